@@ -1,0 +1,1 @@
+"""Trains large language models and serves them from the same model code."""

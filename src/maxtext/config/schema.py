@@ -1,0 +1,322 @@
+"""Every key a user can set: its type, its unit and its meaning, declared once.
+
+The user sees flat keys (`base_emb_dim=64`), code sees frozen sections (`config.model.emb_dim`).
+Defaults live in `configs/base.yml` alone; a test holds the two equal.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import PositiveInt as Positive
+
+type Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+type Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+type Count = Annotated[int, Field(ge=-1)]
+type Degree = Annotated[int, Field(ge=-1)]
+type Tensor = Literal["remat", "device"]
+type FloatType = Literal["float32", "bfloat16", "float16"]
+type Rules = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def key(doc: str, *, name: str | None = None) -> Any:  # noqa: ANN401
+    """Declares a key; `name` is what the user types where it differs from the field."""
+    return Field(alias=name, description=doc)
+
+
+class Section(BaseModel):
+    """A frozen group of keys; hashable, so that it can be a static argument of `jax.jit`."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, validate_by_name=True, protected_namespaces=()
+    )
+
+
+class RunConfig(Section):
+    """Which run this is and where it writes."""
+
+    model_name: str = key("A file of `configs/models` without `.yml`, or `default`.")
+    override_model_config: bool = key(
+        "Let the command line and the environment contradict the file of `model_name`."
+    )
+    run_name: str = key(
+        "Name of the run, and of its folder. A run that is started again under its name resumes. "
+        "Empty: model name and time, a new run at every start."
+    )
+    base_output_directory: str = key(
+        "Folder of all runs; a run writes to `<base_output_directory>/<run_name>`."
+    )
+    print_config: bool = key("Print each value and where it came from, then exit.")
+    log_config: bool = key("Log the resolved config at the start of a run.")
+    jax_cache_dir: str = key(
+        "Folder of JAX's persistent compilation cache; empty turns it off. `~` is the home folder."
+    )
+    skip_jax_distributed_system: bool = key(
+        "Stay a single process even where a cluster (SLURM, MPI, TPU pod) is detected."
+    )
+    jax_distributed_initialization_timeout: Positive = key(
+        "Seconds to wait for the other processes at the start."
+    )
+
+
+class ModelConfig(Section):
+    """What the model is: all that its weights and its function depend on."""
+
+    decoder_block: Literal["llama2", "qwen3"] = key(
+        "Model family: `llama2` is every Llama up to 3.3, `qwen3` the dense Qwen3."
+    )
+    emb_dim: Positive = key("Width of the residual stream.", name="base_emb_dim")
+    num_query_heads: Positive = key("Query heads.", name="base_num_query_heads")
+    num_kv_heads: Positive = key(
+        "Key and value heads: equal to the query heads for MHA, 1 for MQA, between for GQA.",
+        name="base_num_kv_heads",
+    )
+    head_dim: Positive = key("Width of one head.")
+    mlp_dim: Positive = key("Width of the feed-forward layer.", name="base_mlp_dim")
+    num_decoder_layers: Positive = key("Decoder layers.", name="base_num_decoder_layers")
+    vocab_size: Positive = key("Rows of the embedding; at least the tokenizer's size.")
+    mlp_activations: tuple[Literal["silu", "gelu", "relu", "linear"], ...] = key(
+        "Activation of each input projection of the feed-forward layer; their product goes on."
+    )
+    logits_via_embedding: bool = key("Tied embeddings: the embedding is the output head too.")
+    normalization_layer_epsilon: PositiveFloat = key("Epsilon of RMSNorm.")
+    use_qk_norm: bool = key("RMSNorm over the head dim of queries and keys, before RoPE.")
+    rope_type: Literal["default", "llama3.1"] = key(
+        "RoPE frequencies: `default` unscaled, `llama3.1` rescaled by parts of the spectrum."
+    )
+    rope_max_timescale: PositiveFloat = key("RoPE base (theta).")
+    rope_factor: PositiveFloat = key("`llama3.1`: the factor that long wavelengths grow by.")
+    rope_low_freq_factor: PositiveFloat = key(
+        "`llama3.1`: wavelengths over original length / this are scaled fully."
+    )
+    rope_high_freq_factor: PositiveFloat = key(
+        "`llama3.1`: wavelengths under original length / this are left alone."
+    )
+    original_max_position_embeddings: Positive = key(
+        "Tokens of context that the model was first trained with; the unit of `llama3.1` scaling."
+    )
+    max_position_embeddings: Positive = key(
+        "Tokens of context that the model was released for; longer sequences are refused."
+    )
+    dense_init_scale: PositiveFloat = key(
+        "Variance of random kernels times their fan-in (truncated normal)."
+    )
+
+
+class ComputeConfig(Section):
+    """How the model is run; no result depends on it beyond rounding."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
+        "Type of activations: `auto` is bfloat16 on TPU and GPU, float32 on a CPU."
+    )
+    weight_dtype: FloatType = key("Type that weights are kept and updated in.")
+    matmul_precision: Literal["default", "high", "highest"] = key(
+        "Precision of float32 products: `default` may use bfloat16 passes on TPU, TF32 on GPU."
+    )
+    logits_dot_in_fp32: bool = key("Run the output head in float32 whatever `dtype` is.")
+    float32_qk_product: bool = key("Take the product of queries and keys in float32.")
+    float32_logits: bool = key("Take the softmax of attention in float32.")
+    attention: Literal["autoselected", "dot_product", "flash"] = key(
+        "`dot_product` runs everywhere; `flash` is the kernel that JAX keeps for TPU (splash) and "
+        "GPU (Pallas Triton); `autoselected` is flash on TPU, dot_product elsewhere."
+    )
+    scan_layers: bool = key(
+        "One compiled layer, run in a loop. False unrolls: slower to compile, at times faster."
+    )
+    remat_policy: Literal[
+        "full", "minimal", "save_qkv_proj", "save_out_proj", "custom", "none"
+    ] = key(
+        "What the backward pass recomputes. `full`: everything but the input of each layer; "
+        "`minimal`: all but the results of products; `save_qkv_proj`, `save_out_proj`: all but "
+        "those; `custom`: each tensor by its own key; `none`: nothing."
+    )
+    decoder_layer_input: Tensor = key("`custom`: the input of a layer.")
+    query_proj: Tensor = key("`custom`: the queries.")
+    key_proj: Tensor = key("`custom`: the keys.")
+    value_proj: Tensor = key("`custom`: the values.")
+    attention_out: Tensor = key("`custom`: what attention returns, before its projection.")
+    out_proj: Tensor = key("`custom`: the output projection of attention.")
+    mlpwi_0: Tensor = key("`custom`: the gate projection of the feed-forward layer.")
+    mlpwi_1: Tensor = key("`custom`: the other input projection.")
+    mlpwo: Tensor = key("`custom`: the output projection of the feed-forward layer.")
+    num_vocab_tiling: Positive = key(
+        "Tiles of the vocabulary in the cross entropy; with more than one, the logits of all "
+        "tokens never exist at once. A divisor of `vocab_size`."
+    )
+
+
+class MeshConfig(Section):
+    """How devices form a mesh and which logical axis each mesh axis splits."""
+
+    ici_data_parallelism: Degree = key("Within a slice: copies of everything, batch split.")
+    ici_pipeline_parallelism: Degree = key("Within a slice: pipeline stages (axis `stage`).")
+    ici_fsdp_parallelism: Degree = key("Within a slice: batch and weights split.")
+    ici_context_parallelism: Degree = key("Within a slice: sequence split.")
+    ici_expert_parallelism: Degree = key("Within a slice: experts split.")
+    ici_tensor_parallelism: Degree = key("Within a slice: heads and feed-forward split.")
+    ici_tensor_sequence_parallelism: Degree = key(
+        "Within a slice: as tensor, norms and residual split by length."
+    )
+    dcn_data_parallelism: Degree = key("Across slices: copies of everything, batch split.")
+    dcn_pipeline_parallelism: Degree = key("Across slices: pipeline stages.")
+    dcn_fsdp_parallelism: Degree = key("Across slices: batch and weights split.")
+    dcn_context_parallelism: Degree = key("Across slices: sequence split.")
+    dcn_expert_parallelism: Degree = key("Across slices: experts split.")
+    dcn_tensor_parallelism: Degree = key("Across slices: heads and feed-forward split.")
+    dcn_tensor_sequence_parallelism: Degree = key(
+        "Across slices: as tensor, norms and residual split by length."
+    )
+    num_slices: Count = key(
+        "Slices (groups of devices joined by the data-center network). -1: what the devices say, "
+        "else the product of the dcn degrees."
+    )
+    allow_split_physical_axes: bool = key(
+        "Let one physical axis of a TPU topology serve several mesh axes."
+    )
+    mesh_axes: tuple[str, ...] = key("Order of the mesh axes, the slowest-varying first.")
+    logical_axis_rules: Rules = key(
+        "For each logical axis the mesh axes that split it, major first; [] is replicated. Given "
+        "as a mapping; a later source replaces single rules: "
+        "`logical_axis_rules='{mlp: [tensor, fsdp], norm: []}'`."
+    )
+    custom_mesh_and_rule: str = key(
+        "YAML file whose `mesh_axes` and `logical_axis_rules` replace those of base.yml whole."
+    )
+
+
+class DataConfig(Section):
+    """Where tokens come from and how they become batches."""
+
+    dataset_type: Literal["synthetic", "grain"] = key(
+        "`synthetic`: random tokens, endless; `grain`: files."
+    )
+    grain_train_files: str = key("Files to train on: paths and globs, separated by commas.")
+    grain_eval_files: str = key("Files to evaluate on: paths and globs, separated by commas.")
+    grain_file_type: Literal["auto", "jsonl", "txt", "parquet", "arrayrecord"] = key(
+        "Format of the files; `auto` goes by the suffix."
+    )
+    train_data_columns: tuple[str, ...] = key("Columns whose texts are joined to one document.")
+    eval_data_columns: tuple[str, ...] = key("The same, for evaluation.")
+    grain_worker_count: NonNegativeInt = key("Processes that read and tokenize; 0: in a thread.")
+    grain_per_worker_buffer_size: Positive = key("Batches that each worker keeps ready.")
+    grain_worker_count_eval: NonNegativeInt = key("The same, for evaluation.")
+    grain_prefetch_buffer_size: Positive = key("Batches kept ready on the devices.")
+    tokenizer_type: Literal["byte", "huggingface"] = key(
+        "`byte`: UTF-8 bytes, vocabulary 256, BOS 254, EOS 255, pad 253 (bytes that UTF-8 never "
+        "uses); `huggingface`: a folder with tokenizer.json."
+    )
+    tokenizer_path: str = key("Folder of the `huggingface` tokenizer, or its tokenizer.json.")
+    add_bos: bool = key("Put BOS before each document.")
+    add_eos: bool = key("Put EOS after each document.")
+    packing: bool = key(
+        "Fill rows with several documents; a long document goes on in the next row. False: each "
+        "row holds (a piece of) one document."
+    )
+    max_segments_per_seq: Count = key("Documents in one row at most; -1: no limit.")
+    max_target_length: Positive = key("Tokens of a row.")
+    per_device_batch_size: PositiveFloat = key(
+        "Rows a device and forward pass; a fraction where one row is split over devices. The "
+        "global batch is this * devices * gradient_accumulation_steps."
+    )
+    eval_per_device_batch_size: NonNegativeFloat = key(
+        "The same, for evaluation; 0: as in training."
+    )
+    enable_data_shuffling: bool = key("Read documents in random order, another one each epoch.")
+    data_shuffle_seed: NonNegativeInt = key("Seed of that order.")
+    num_epoch: Count = key("Times to read the files; -1: without end.")
+
+
+class OptimizerConfig(Section):
+    """How gradients become updates."""
+
+    opt_type: Literal["adamw"] = key("Optimizer.")
+    learning_rate: NonNegativeFloat = key("Highest learning rate, reached after warm-up.")
+    lr_schedule_type: Literal["cosine", "constant"] = key("Shape of the schedule after warm-up.")
+    warmup_steps_fraction: Fraction = key(
+        "Part of the schedule that is linear warm-up: step n of w gets n / w of the rate."
+    )
+    learning_rate_final_fraction: Fraction = key("Rate at the end of a cosine / highest rate.")
+    learning_rate_schedule_steps: Count = key("Steps of the schedule; -1: `steps`.")
+    adam_b1: Probability = key("Decay of the first moment.")
+    adam_b2: Probability = key("Decay of the second moment.")
+    adam_eps: NonNegativeFloat = key("Added to the root of the second moment.")
+    adam_eps_root: NonNegativeFloat = key("Added under the root of the second moment.")
+    adam_weight_decay: NonNegativeFloat = key(
+        "Decoupled weight decay, times the learning rate; norms and biases are left out."
+    )
+    mu_dtype: Literal["", "float32", "bfloat16"] = key("Type of the first moment; empty: weights'.")
+    gradient_clipping_threshold: NonNegativeFloat = key(
+        "Largest global norm of the gradient; 0: no clipping. The log shows the norm before."
+    )
+
+
+class TrainingConfig(Section):
+    """The loop."""
+
+    steps: Positive = key("Steps in all, those of a resumed run included.")
+    gradient_accumulation_steps: Positive = key("Forward and backward passes an update.")
+    z_loss_multiplier: NonNegativeFloat = key("Weight of mean(logsumexp(logits)^2) in the loss.")
+    dropout_rate: Probability = key("Dropout on embeddings and on each branch of a layer.")
+    enable_dropout: bool = key("False turns dropout off whatever its rate.")
+    init_weights_seed: NonNegativeInt = key("Seed of random weights and of dropout.")
+    eval_interval: Count = key("Steps between evaluations; -1: none, 0: at the end only.")
+    eval_steps: Count = key("Batches of an evaluation; -1: all of the data.")
+    abort_on_nan_loss: bool = key("Stop with exit code 1 when the loss is NaN.")
+    abort_on_inf_loss: bool = key("Stop with exit code 1 when the loss is infinite.")
+
+
+class CheckpointConfig(Section):
+    """What is kept of a run and what it starts from."""
+
+    enable_checkpointing: bool = key("Write checkpoints and resume from them.")
+    async_checkpointing: bool = key("Write while training goes on.")
+    checkpoint_period: Positive = key("Steps between checkpoints.")
+    max_num_checkpoints_to_keep: Count = key("Newest checkpoints to keep; -1: all.")
+    save_checkpoint_on_completion: bool = key("Write one after the last step.")
+    restore_step: Count = key(
+        "Step to resume from; -1: the newest. Later ones are set aside, not deleted."
+    )
+    load_parameters_path: str = key(
+        "Checkpoint (a step, or a run's `checkpoints`: its newest) whose weights a new run "
+        "starts from."
+    )
+    load_full_state_path: str = key(
+        "Checkpoint whose weights, optimizer, step and place in the data a new run starts from."
+    )
+
+
+class MetricsConfig(Section):
+    """What is reported, and where."""
+
+    log_period: Positive = key("Steps between step lines; JSONL and TensorBoard get every step.")
+    enable_tensorboard: bool = key("Write TensorBoard files to `<run>/tensorboard`.")
+    metrics_file: str = key("JSONL file that gets one line a step, in full precision.")
+
+
+class DecodeConfig(Section):
+    """`maxtext.decode`."""
+
+    prompt: str = key("Text to go on from, to the letter.")
+    max_new_tokens: Positive = key("Tokens to generate at most.")
+    decode_sampling_strategy: Literal["greedy", "weighted", "nucleus", "topk"] = key(
+        "`greedy`: the likeliest; `weighted`: by probability; `nucleus`: among the likeliest that "
+        "hold `decode_sampling_nucleus_p`; `topk`: among the `decode_sampling_top_k` likeliest."
+    )
+    decode_sampling_temperature: PositiveFloat = key("Logits are divided by it before sampling.")
+    decode_sampling_nucleus_p: Annotated[float, Field(gt=0.0, le=1.0)] = key("For `nucleus`.")
+    decode_sampling_top_k: Positive = key("For `topk`.")
+    decode_seed: NonNegativeInt = key("Seed of sampling.")
+
+
+class Config(Section):
+    """All sections; only entry points hold the whole."""
+
+    run: RunConfig
+    model: ModelConfig
+    compute: ComputeConfig
+    mesh: MeshConfig
+    data: DataConfig
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    checkpoint: CheckpointConfig
+    metrics: MetricsConfig
+    decode: DecodeConfig

@@ -1,0 +1,1 @@
+"""The sharding of everything: mesh, layout, weight specs, stacks of layers."""

@@ -1,0 +1,124 @@
+"""Logical axis names to mesh axes: the only place that knows both."""
+
+import contextlib
+import contextvars
+import dataclasses
+import math
+from collections.abc import Generator, Mapping, Sequence
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+type Axes = tuple[str | None, ...]
+type MeshAxes = tuple[str, ...]
+
+_current: contextvars.ContextVar["Layout | None"] = contextvars.ContextVar("layout", default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A mesh, and for every logical axis the mesh axes that split it.
+
+    Attributes:
+        mesh: The device mesh, its axes of type `AxisType.Auto`.
+        rules: One entry for each logical axis, the major mesh axis first; an empty tuple means
+            replicated.
+    """
+
+    mesh: Mesh
+    rules: Mapping[str, MeshAxes]
+
+    def __post_init__(self) -> None:
+        for name, axes in self.rules.items():
+            for axis in axes:
+                if axis not in self.mesh.axis_names:
+                    raise ValueError(
+                        f"logical_axis_rules maps {name!r} to {axis!r}, which is no mesh axis: "
+                        f"{', '.join(self.mesh.axis_names)}"
+                    )
+
+    def spec(self, axes: Axes, shape: Sequence[int]) -> PartitionSpec:
+        """The partition spec of an array of this shape with these logical axes.
+
+        Mesh axes of size one are left out, so one table serves every mesh.
+
+        Raises:
+            ValueError: The ranks differ, an axis has no rule, two axes claim one mesh axis, or a
+                dimension does not divide by the mesh axes that split it.
+        """
+        if len(axes) != len(shape):
+            raise ValueError(f"{len(axes)} logical axes {axes} for an array of shape {shape}")
+        parts = [self._mesh_axes(name) for name in axes]
+        claimed = [axis for part in parts for axis in part]
+        if len(claimed) != len(set(claimed)):
+            twice = next(axis for axis in claimed if claimed.count(axis) > 1)
+            names = [name for name, part in zip(axes, parts, strict=True) if twice in part]
+            raise ValueError(
+                f"mesh axis {twice!r} is used twice in one array: logical_axis_rules gives it to "
+                f"{' and '.join(map(repr, names))}; take it from one of them"
+            )
+        for name, part, size in zip(axes, parts, shape, strict=True):
+            ways = self._ways(part)
+            if size % ways:
+                by = " x ".join(f"{axis} {self.mesh.shape[axis]}" for axis in part)
+                raise ValueError(
+                    f"{name!r} of size {size} does not divide over {by} = {ways} devices; choose "
+                    f"a degree that divides {size}, or replicate it: "
+                    f"logical_axis_rules='{{{name}: []}}'"
+                )
+        return PartitionSpec(*(part or None for part in parts))
+
+    def sharding(self, axes: Axes, shape: Sequence[int]) -> NamedSharding:
+        """`spec(axes, shape)` on this mesh; raises the same errors."""
+        return NamedSharding(self.mesh, self.spec(axes, shape))
+
+    def ways(self, name: str) -> int:
+        """Into how many parts the logical axis `name` is split.
+
+        Raises:
+            ValueError: The axis has no rule.
+        """
+        return self._ways(self._mesh_axes(name))
+
+    def _ways(self, part: MeshAxes) -> int:
+        return math.prod(self.mesh.shape[axis] for axis in part)
+
+    def _mesh_axes(self, name: str | None) -> MeshAxes:
+        if name is None:
+            return ()
+        if name not in self.rules:
+            raise ValueError(
+                f"logical_axis_rules has no rule for {name!r}; it has {', '.join(self.rules)}"
+            )
+        return tuple(axis for axis in self.rules[name] if self.mesh.shape[axis] > 1)
+
+
+@contextlib.contextmanager
+def use_layout(layout: Layout) -> Generator[None]:
+    """Makes `layout` the one that `constrain` follows inside the block.
+
+    The rules are no part of jit's cache key: build jitted functions inside the block.
+    """
+    token = _current.set(layout)
+    try:
+        with jax.set_mesh(layout.mesh):
+            yield
+    finally:
+        _current.reset(token)
+
+
+def current_layout() -> Layout | None:
+    """The layout of the innermost `use_layout`, None outside of one."""
+    return _current.get()
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Pins the sharding of an activation; the identity outside `use_layout`.
+
+    Raises:
+        ValueError: As `Layout.spec`.
+    """
+    layout = _current.get()
+    if layout is None:
+        return x
+    return jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))

@@ -1,0 +1,128 @@
+"""Weight trees before any array exists: shape, logical axes, init and type of each leaf.
+
+Everything else is derived from such a spec tree: shardings, restore targets, weights, counts.
+"""
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any, cast, dataclass_transform
+
+import jax
+
+from maxtext.parallel.layout import Axes, Layout
+from maxtext.types import DType, Initializer, PRNGKeyArray, Weight
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """One weight that does not exist yet."""
+
+    shape: tuple[int, ...]
+    axes: Axes
+    init: Initializer
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        assert len(self.shape) == len(self.axes), f"{self.shape} and {self.axes} differ in rank"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def param(shape: tuple[int, ...], axes: Axes, init: Initializer, dtype: DType) -> Weight:
+    """Declares a weight; typed as the array that `initialize` will put there."""
+    return cast(Weight, Param(shape, axes, init, dtype))
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def pytree[T](cls: type[T]) -> type[T]:
+    """Makes a frozen, keyword-only dataclass that JAX can traverse."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+
+
+def _is_param(leaf: object) -> bool:
+    return isinstance(leaf, Param)
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """A leaf's name as users read it, such as `decoder/layers/mlp/wi_0/kernel`."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Every leaf of a tree of specs, shardings or arrays under its name."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_param)
+    return {path_name(path): leaf for path, leaf in leaves}
+
+
+def map_params[T](fn: Callable[[str, Param], Any], specs: T) -> T:
+    """Maps `fn(name, spec)` over every `Param` of a spec tree."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, one: fn(path_name(path), one), specs, is_leaf=_is_param
+    )
+
+
+def count_params(specs: Any) -> int:  # noqa: ANN401
+    """Number of weights."""
+    return sum(one.size for one in named_leaves(specs).values())
+
+
+def stack[T](specs: T, size: int, axis: str) -> T:
+    """Adds a leading dimension to every spec; each slice gets its own random key."""
+
+    def stacked(_: str, one: Param) -> Param:
+        def init(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DType) -> jax.Array:
+            return jax.vmap(lambda k: one.init(k, shape[1:], dtype))(jax.random.split(key, size))
+
+        return Param((size, *one.shape), (axis, *one.axes), init, one.dtype)
+
+    return map_params(stacked, specs)
+
+
+def shardings[T](specs: T, layout: Layout) -> T:
+    """A tree of shardings, for `jit`, Orbax and `device_put` alike.
+
+    Raises:
+        ValueError: A weight cannot be laid out so; every such weight, with its name.
+    """
+    problems: list[str] = []
+
+    def one(name: str, spec: Param) -> Any:  # noqa: ANN401
+        try:
+            return layout.sharding(spec.axes, spec.shape)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+            return None
+
+    tree = map_params(one, specs)
+    if problems:
+        raise ValueError("\n".join(problems))
+    return tree
+
+
+def abstract[T](specs: T, layout: Layout) -> T:
+    """The tree that a checkpoint is restored into; no memory is used. Raises as `shardings`."""
+    shapes = map_params(lambda _, one: jax.ShapeDtypeStruct(one.shape, one.dtype), specs)
+    return jax.tree.map(
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+        shapes,
+        shardings(specs, layout),
+    )
+
+
+def initialize[T](specs: T, key: PRNGKeyArray) -> T:
+    """Draws every weight; jit it with `out_shardings=shardings(...)`.
+
+    A weight's numbers depend on the key and its name alone: not on the mesh, and not on which
+    other weights there are.
+    """
+
+    def one(name: str, spec: Param) -> jax.Array:
+        tag = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
+        return spec.init(jax.random.fold_in(key, tag), spec.shape, spec.dtype)
+
+    return map_params(one, specs)
