@@ -129,7 +129,6 @@ class ComputeConfig(Section):
         "`minimal`: all but the results of products; `save_qkv_proj`, `save_out_proj`: all but "
         "those; `custom`: each tensor by its own key; `none`: nothing."
     )
-    decoder_layer_input: Tensor = key("`custom`: the input of a layer.")
     query_proj: Tensor = key("`custom`: the queries.")
     key_proj: Tensor = key("`custom`: the keys.")
     value_proj: Tensor = key("`custom`: the values.")
