@@ -122,12 +122,12 @@ class ComputeConfig(Section):
     scan_layers: bool = key(
         "One compiled layer, run in a loop. False unrolls: slower to compile, at times faster."
     )
-    remat_policy: Literal[
-        "full", "minimal", "save_qkv_proj", "save_out_proj", "custom", "none"
-    ] = key(
-        "What the backward pass recomputes. `full`: everything but the input of each layer; "
-        "`minimal`: all but the results of products; `save_qkv_proj`, `save_out_proj`: all but "
-        "those; `custom`: each tensor by its own key; `none`: nothing."
+    remat_policy: Literal["full", "minimal", "save_qkv_proj", "save_out_proj", "custom", "none"] = (
+        key(
+            "What the backward pass recomputes. `full`: everything but the input of each layer; "
+            "`minimal`: all but the results of products; `save_qkv_proj`, `save_out_proj`: all but "
+            "those; `custom`: each tensor by its own key; `none`: nothing."
+        )
     )
     query_proj: Tensor = key("`custom`: the queries.")
     key_proj: Tensor = key("`custom`: the keys.")

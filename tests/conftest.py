@@ -1,0 +1,11 @@
+"""Eight virtual CPU devices, a compilation cache and a clean environment, before jax is imported."""
+
+import os
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".cache" / "jax")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+for name in [name for name in os.environ if name.startswith("M_")]:
+    del os.environ[name]
