@@ -1,4 +1,4 @@
-"""Eight virtual CPU devices, a compilation cache and a clean environment, before jax is imported."""
+"""Eight virtual CPU devices, a compilation cache and a clean environment for every test."""
 
 import os
 from pathlib import Path
