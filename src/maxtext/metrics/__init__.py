@@ -1,0 +1,1 @@
+"""What a run reports: FLOPs, devices' limits, the step log."""

@@ -1,0 +1,77 @@
+"""The JSONL file of a run: one flushed line a step, in full precision."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+# Every line starts so; whatever does not is a file of somebody else.
+_START = '{"step": '
+
+
+def json_line(step: int, values: Mapping[str, int | float]) -> str:
+    """One line of valid JSON; numbers that JSON lacks become text that `float` reads."""
+    return json.dumps({"step": step} | {k: _json_value(v) for k, v in values.items()}) + "\n"
+
+
+def open_history(path: str, *, start_step: int) -> IO[str]:
+    """The metrics file, open for appending, without the lines of `start_step` and later.
+
+    A run that resumes writes those again, so that each step has one line.
+
+    Raises:
+        ValueError: The file cannot be written, or holds something else than metrics.
+    """
+    file = Path(path).expanduser()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            _cut(file, start_step)
+        return file.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"metrics_file={path} cannot be written: {error.strerror}; name another file"
+        ) from error
+
+
+def _json_value(value: float) -> int | float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _step(line: str) -> int | None:
+    """The step of a line; None where it is no line of metrics."""
+    try:
+        return json.loads(line)["step"] if line.startswith(_START) else None
+    except ValueError:
+        return None
+
+
+def _cut(file: Path, start_step: int) -> None:
+    *whole, torn = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    steps = [_step(line) for line in whole]
+    # A run that was killed may leave its last line half written.
+    strange = [number for number, step in enumerate(steps, start=1) if step is None]
+    if not torn.startswith(_START[: len(torn)]):
+        strange.append(len(whole) + 1)
+    if strange:
+        raise ValueError(
+            f"metrics_file={file} holds something else than metrics (line {strange[0]}); name "
+            "another file"
+        )
+    kept = [
+        f"{line}\n"
+        for line, step in zip(whole, steps, strict=True)
+        if step is not None and step < start_step
+    ]
+    if len(kept) == len(whole) and not torn:
+        return
+    replacement = file.with_name(f"{file.name}.partial")
+    with replacement.open("w", encoding="utf-8") as out:
+        out.writelines(kept)
+        out.flush()
+        os.fsync(out.fileno())
+    replacement.replace(file)
