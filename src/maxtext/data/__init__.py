@@ -1,0 +1,1 @@
+"""Text files, or random numbers, to batches of one shape; every iterator can be resumed."""
