@@ -1,0 +1,1 @@
+"""Keys, where their values come from, and what is wrong with them."""
