@@ -82,7 +82,7 @@ format: $(STAMP) ## Format and fix what can be fixed.
 .PHONY: docs
 docs: $(STAMP) ## Write docs/config.md from the schema.
 	@$(BIN)/python -m maxtext.config.docs > $(VENV)/config.md
-	@mv $(VENV)/config.md docs/config.md
+	@mkdir -p docs && mv $(VENV)/config.md docs/config.md
 
 .PHONY: constraints
 constraints: $(STAMP) ## Pin the newest packages that pyproject.toml allows.
