@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from maxtext.config.load import load
 from maxtext.config.schema import ModelConfig
 from maxtext.models.decoder import model_params
 from maxtext.models.registry import architecture
@@ -52,9 +53,7 @@ def text_of(name: str) -> str:
 
 
 def model_of(name: str) -> ModelConfig:
-    base = yaml.safe_load((CONFIGS / "base.yml").read_text())
-    defaults = {key: base[key] for key in model_keys()}
-    return ModelConfig.model_validate(defaults | yaml.safe_load(text_of(name)))
+    return load([f"model_name={name}"], {}).config.model
 
 
 def test_every_model_file_has_its_released_count() -> None:
