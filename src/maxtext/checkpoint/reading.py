@@ -1,0 +1,194 @@
+"""Steps read back: strictly matched before an array is read, and checked bit for bit after."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from maxtext.checkpoint.checksums import array_checksums, json_checksum
+from maxtext.checkpoint.errors import (
+    CheckpointError,
+    CheckpointMismatch,
+    DamagedCheckpoint,
+    brief,
+)
+from maxtext.checkpoint.files import JSON_ITEMS, read_arrays
+from maxtext.checkpoint.matching import require_match
+from maxtext.parallel.params import named_leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored[T]:
+    """What a step held.
+
+    Attributes:
+        step: Its number.
+        state: The tree of the target, as arrays.
+        data_state: This process's place in the data.
+        config: The resolved config of the run that wrote it, flat.
+        set_aside: Newer steps that were moved out of the way.
+    """
+
+    step: int
+    state: T
+    data_state: dict[str, Any]
+    config: dict[str, Any]
+    set_aside: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A step to read, and how the user says which.
+
+    Attributes:
+        directory: The folder of steps.
+        step: The step in it.
+        other_step: What to type to take another step, with `{step}` and `{directory}` in it.
+    """
+
+    directory: Path
+    step: int
+    other_step: str
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this step."""
+        return self.directory / str(self.step)
+
+    def __str__(self) -> str:
+        return f"checkpoint step {self.step} in {self.directory}"
+
+
+class _DamageError(Exception):
+    """Says in brief what is wrong with the files of a step."""
+
+
+def list_steps(directory: Path) -> list[int]:
+    """The committed steps of a folder, oldest first; none if there is no such folder."""
+    if not directory.is_dir():
+        return []
+    names = (entry.name for entry in directory.iterdir() if entry.is_dir())
+    return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
+
+
+def _read_values(folder: Path) -> dict[str, Any]:
+    """The JSON values of a step, checked."""
+    values = {}
+    for item in JSON_ITEMS:
+        try:
+            values[item] = json.loads((folder / item / "metadata").read_text())
+        except FileNotFoundError as error:
+            raise _DamageError(f"{item}/metadata is missing") from error
+        except (OSError, ValueError) as error:
+            raise _DamageError(f"{item}/metadata cannot be read: {brief(error)}") from error
+    sums = values["checksums"]
+    # The sum of the sums first: what follows may then trust their form.
+    if not isinstance(sums, dict) or sums.keys() != {"leaves", "values", "self"}:
+        raise _DamageError("checksums/metadata is not what was written")
+    if json_checksum([sums["leaves"], sums["values"]]) != sums["self"]:
+        raise _DamageError("checksums/metadata is not what was written")
+    for item, want in sums["values"].items():
+        if json_checksum(values[item]) != want:
+            raise _DamageError(f"{item}/metadata is not what was written")
+    return values
+
+
+def _read_leaves(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """The arrays, read but not checked; every process raises when one of them cannot read."""
+    arrays: dict[str, jax.Array] = {}
+    problem = ""
+    try:
+        arrays = read_arrays(folder, wanted)
+    except (OSError, ValueError) as error:
+        problem = brief(error)
+    if jax.process_count() > 1:
+        failed = np.flatnonzero(multihost_utils.process_allgather(np.bool_(problem != "")))
+        problem = problem or (f"process {failed[0]} cannot read it" if failed.size else "")
+    if problem:
+        raise _DamageError(problem)
+    return arrays
+
+
+def _read[T](source: Source, target: T, prefix: str) -> tuple[T, dict[str, Any]]:
+    """The target's arrays and the JSON values of a step, all checked."""
+    wanted = {prefix + name: leaf for name, leaf in named_leaves(target).items()}
+    values = _read_values(source.folder)
+    saved = values["checksums"]["leaves"]
+    require_match(
+        {name: leaf for name, leaf in saved.items() if name.startswith(prefix)},
+        wanted,
+        where=str(source),
+    )
+    arrays = _read_leaves(source.folder, wanted)
+    sums = array_checksums(arrays)
+    wrong = [name for name in wanted if sums[name] != saved[name]["checksum"]]
+    if wrong:
+        rest = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise _DamageError(f"{wrong[0]}{rest} is not what was written")
+    leaves = [arrays[name] for name in wanted]
+    return jax.tree.unflatten(jax.tree.structure(target), leaves), values
+
+
+def _is_intact(source: Source, target: object, prefix: str) -> bool:
+    try:
+        _read(source, target, prefix)
+    except (_DamageError, CheckpointMismatch):
+        return False
+    return True
+
+
+def _advice(source: Source, target: object, prefix: str) -> str:
+    """Which other step to take, found by reading them, the newest first."""
+    others = [step for step in reversed(list_steps(source.directory)) if step != source.step]
+    for step in others:
+        other = dataclasses.replace(source, step=step)
+        if _is_intact(other, target, prefix):
+            how = source.other_step.format(step=step, directory=source.directory)
+            return f"step {step} is intact: {how}"
+    if others:
+        return f"so are the others ({', '.join(map(str, others))})"
+    return "there is no other step"
+
+
+def read[T](source: Source, target: T, *, prefix: str = "") -> tuple[T, dict[str, Any]]:
+    """The target's arrays and the JSON values of a step.
+
+    Args:
+        source: The step.
+        target: A tree of `jax.ShapeDtypeStruct` with shardings on any mesh.
+        prefix: What the names of the target's leaves start with in the checkpoint; leaves under
+            other names are not read.
+
+    Raises:
+        CheckpointMismatch: Leaves are missing, left over, or of other shapes or types.
+        DamagedCheckpoint: Files are missing, cut off or changed; says which step is intact.
+    """
+    try:
+        return _read(source, target, prefix)
+    except _DamageError as error:
+        # Kept as text, so that no traceback keeps the arrays alive while other steps are read.
+        reason = str(error)
+    advice = _advice(source, target, prefix)
+    raise DamagedCheckpoint(f"{source} is damaged ({reason}); {advice}")
+
+
+def restored[T](source: Source, target: T) -> Restored[T]:
+    """Everything in a step; raises as `read`.
+
+    Raises:
+        CheckpointError: Another number of processes wrote it.
+    """
+    state, values = read(source, target)
+    states = values["data"]
+    if len(states) != jax.process_count():
+        raise CheckpointError(
+            f"{source} holds the places in the data of {len(states)} processes and this run has "
+            f"{jax.process_count()}: start {len(states)} processes, or take its weights alone: "
+            f"load_parameters_path={source.folder}"
+        )
+    return Restored(source.step, state, states[jax.process_index()], values["config"])

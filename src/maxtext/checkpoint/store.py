@@ -1,0 +1,234 @@
+"""The checkpoints of one run: when a step counts as there, what is kept, what is moved away."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from maxtext.checkpoint.checksums import array_checksums, json_checksum
+from maxtext.checkpoint.errors import CheckpointError, brief
+from maxtext.checkpoint.files import StepWriter
+from maxtext.checkpoint.reading import Restored, Source, list_steps, restored
+from maxtext.parallel.params import named_leaves
+
+_DELETING = ".deleting"
+_UNFINISHED = ("*.orbax-checkpoint-tmp*", f"*{_DELETING}")
+
+
+def _gather(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """The JSON value of every process."""
+    text = json.dumps(value).encode()
+    if jax.process_count() == 1:
+        return [json.loads(text)]
+    sizes = np.ravel(multihost_utils.process_allgather(np.int32(len(text))))
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    rows = multihost_utils.process_allgather(padded)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def _checked_values(
+    arrays: Mapping[str, jax.Array], data_states: list[dict[str, Any]], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The JSON values of a step, with the checksums of all that it holds."""
+    sums = array_checksums(arrays)
+    leaves = {
+        name: {"dtype": str(x.dtype), "shape": list(x.shape), "checksum": sums[name]}
+        for name, x in arrays.items()
+    }
+    values: dict[str, Any] = {"data": data_states, "config": json.loads(json.dumps(config))}
+    of_values = {name: json_checksum(value) for name, value in values.items()}
+    values["checksums"] = {
+        "leaves": leaves,
+        "values": of_values,
+        "self": json_checksum([leaves, of_values]),
+    }
+    return values
+
+
+class CheckpointStore:
+    """The folder `<run>/checkpoints`.
+
+    A step is there once its folder has its plain number as name; until then, and while it is
+    deleted, it has another. Every process of a run makes one and calls the same methods.
+
+    Args:
+        directory: The folder; made by the first save. What an interrupted run left unfinished in
+            it is deleted now.
+        keep: Newest steps to keep; -1: all.
+        asynchronous: Write while the caller goes on.
+
+    Raises:
+        CheckpointError: The folder cannot be read or cleaned up.
+    """
+
+    def __init__(self, directory: str | Path, *, keep: int, asynchronous: bool) -> None:
+        assert keep == -1 or keep > 0, f"keep={keep}"
+        self._directory = Path(directory).absolute()
+        self._keep = keep
+        self._asynchronous = asynchronous
+        self._writer = StepWriter()
+        self._background = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: tuple[int, Future[None]] | None = None
+        try:
+            self._remove_unfinished()
+        except OSError as error:
+            raise CheckpointError(f"cannot use {self._directory}: {brief(error)}") from error
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("checkpoint store")
+
+    def all_steps(self) -> list[int]:
+        """The committed steps, oldest first."""
+        return list_steps(self._directory)
+
+    def latest_step(self) -> int | None:
+        """The newest committed step, intact or not; None without one."""
+        return max(self.all_steps(), default=None)
+
+    def save(
+        self, step: int, state: object, *, data_state: dict[str, Any], config: Mapping[str, Any]
+    ) -> bool:
+        """Whether a write of this step was started: not if the step is there already.
+
+        On return the arrays of `state` may be donated.
+
+        Args:
+            step: Its number.
+            state: A tree of arrays, of which any may be sharded.
+            data_state: This process's place in the data, as JSON.
+            config: The resolved config, flat, as JSON.
+
+        Raises:
+            CheckpointError: This write cannot start, or an earlier one failed.
+        """
+        self.wait()
+        if step in self.all_steps():
+            return False
+        arrays = named_leaves(state)
+        values = _checked_values(arrays, _gather(data_state), config)
+        try:
+            self._writer.start(self._directory / str(step), arrays, values)
+        except Exception as error:
+            raise self._write_error(step, error) from error
+        self._pending = step, self._background.submit(self._commit)
+        if not self._asynchronous:
+            self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Returns once the last save is committed and old steps are deleted.
+
+        Raises:
+            CheckpointError: The write failed; once.
+        """
+        if self._pending is None:
+            return
+        step, written = self._pending
+        self._pending = None
+        try:
+            written.result()
+        except Exception as error:
+            raise self._write_error(step, error) from error
+
+    def restore[T](self, step: int, target: T) -> Restored[T]:
+        """What a step holds; newer steps are then moved to `<directory>_set_aside`.
+
+        Args:
+            step: Its number.
+            target: The state as a tree of `jax.ShapeDtypeStruct` with shardings on any mesh.
+
+        Raises:
+            CheckpointMismatch: Leaves are missing, left over, or of other shapes or types.
+            DamagedCheckpoint: Files are missing, cut off or changed; says which step is intact.
+            CheckpointError: There is no such step, or another number of processes wrote it.
+        """
+        self.wait()
+        steps = self.all_steps()
+        if step not in steps:
+            there = f"there are {', '.join(map(str, steps))}" if steps else "there is none"
+            raise CheckpointError(
+                f"restore_step={step}: no such step in {self._directory}; {there}"
+            )
+        how = "restore_step={step} resumes from it"
+        found = restored(Source(self._directory, step, how), target)
+        newer = tuple(one for one in steps if one > step)
+        self._set_aside(newer)
+        return dataclasses.replace(found, set_aside=newer)
+
+    def restore_newest[T](self, target: T) -> Restored[T] | None:
+        """What the newest step holds, None without one; raises as `restore`."""
+        step = self.latest_step()
+        return None if step is None else self.restore(step, target)
+
+    def close(self) -> None:
+        """Waits, and ends the threads. Raises as `wait`."""
+        try:
+            self.wait()
+        finally:
+            self._background.shutdown()
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _commit(self) -> None:
+        """Waits for the step's final name, and only then deletes old ones."""
+        self._writer.wait()
+        if self._keep > 0 and jax.process_index() == 0:
+            for step in self.all_steps()[: -self._keep]:
+                # Renamed first: a run killed meanwhile leaves no half step under its number.
+                doomed = self._directory / f"{step}{_DELETING}"
+                (self._directory / str(step)).rename(doomed)
+                shutil.rmtree(doomed)
+
+    def _remove_unfinished(self) -> None:
+        if jax.process_index() == 0 and self._directory.exists():
+            for pattern in _UNFINISHED:
+                for folder in self._directory.glob(pattern):
+                    shutil.rmtree(folder)
+
+    def _set_aside(self, steps: tuple[int, ...]) -> None:
+        if not steps:
+            return
+        if jax.process_count() > 1:  # no process may still read what is moved
+            multihost_utils.sync_global_devices("before steps are set aside")
+        if jax.process_index() == 0:
+            aside = self._directory.with_name(f"{self._directory.name}_set_aside")
+            aside.mkdir(exist_ok=True)
+            for step in steps:
+                (self._directory / str(step)).rename(_free_name(aside, str(step)))
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("steps are set aside")
+
+    def _write_error(self, step: int, error: Exception) -> CheckpointError:
+        with contextlib.suppress(OSError):  # the write error matters; the next start cleans up
+            self._remove_unfinished()
+        steps = self.all_steps()
+        newest = f"the newest one there is step {steps[-1]}" if steps else "there is none yet"
+        return CheckpointError(
+            f"checkpoint step {step} could not be written to {self._directory} ({brief(error)}); "
+            f"{newest}"
+        )
+
+
+def _free_name(folder: Path, name: str) -> Path:
+    names = (folder / (f"{name}.{n}" if n else name) for n in itertools.count())
+    return next(path for path in names if not path.exists())
