@@ -13,9 +13,21 @@ type Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 type Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 type Count = Annotated[int, Field(ge=-1)]
 type Degree = Annotated[int, Field(ge=-1)]
+type Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 type Tensor = Literal["remat", "device"]
 type FloatType = Literal["float32", "bfloat16", "float16"]
 type Rules = tuple[tuple[str, tuple[str, ...]], ...]
+
+# The mesh axes, and what the user calls the degree of each: `ici_<name>_parallelism`.
+DEGREES = {
+    "data": "data",
+    "stage": "pipeline",
+    "fsdp": "fsdp",
+    "context": "context",
+    "expert": "expert",
+    "tensor": "tensor",
+    "tensor_sequence": "tensor_sequence",
+}
 
 
 def key(doc: str, *, name: str | None = None) -> Any:  # noqa: ANN401
@@ -27,17 +39,22 @@ class Section(BaseModel):
     """A frozen group of keys; hashable, so that it can be a static argument of `jax.jit`."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=False, validate_by_name=True, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        validate_by_name=True,
+        protected_namespaces=(),
     )
 
 
 class RunConfig(Section):
     """Which run this is and where it writes."""
 
-    model_name: str = key("A file of `configs/models` without `.yml`, or `default`.")
-    override_model_config: bool = key(
-        "Let the command line and the environment contradict the file of `model_name`."
+    model_name: str = key(
+        "A file of `configs/models` without `.yml`, a path that ends in `.yml`, or `default`."
     )
+    override_model_config: bool = key("Let what the user sets contradict the file of `model_name`.")
     run_name: str = key(
         "Name of the run, and of its folder. A run that is started again under its name resumes. "
         "Empty: model name and time, a new run at every start."
@@ -220,7 +237,7 @@ class DataConfig(Section):
         "The same, for evaluation; 0: as in training."
     )
     enable_data_shuffling: bool = key("Read documents in random order, another one each epoch.")
-    data_shuffle_seed: NonNegativeInt = key("Seed of that order.")
+    data_shuffle_seed: Seed = key("Seed of that order.")
     num_epoch: Count = key("Times to read the files; -1: without end.")
 
 
@@ -256,7 +273,7 @@ class TrainingConfig(Section):
     z_loss_multiplier: NonNegativeFloat = key("Weight of mean(logsumexp(logits)^2) in the loss.")
     dropout_rate: Probability = key("Dropout on embeddings and on each branch of a layer.")
     enable_dropout: bool = key("False turns dropout off whatever its rate.")
-    init_weights_seed: NonNegativeInt = key("Seed of random weights and of dropout.")
+    init_weights_seed: Seed = key("Seed of random weights and of dropout.")
     eval_interval: Count = key("Steps between evaluations; -1: none, 0: at the end only.")
     eval_steps: Count = key("Batches of an evaluation; -1: all of the data.")
     abort_on_nan_loss: bool = key("Stop with exit code 1 when the loss is NaN.")
@@ -303,7 +320,7 @@ class DecodeConfig(Section):
     decode_sampling_temperature: PositiveFloat = key("Logits are divided by it before sampling.")
     decode_sampling_nucleus_p: Annotated[float, Field(gt=0.0, le=1.0)] = key("For `nucleus`.")
     decode_sampling_top_k: Positive = key("For `topk`.")
-    decode_seed: NonNegativeInt = key("Seed of sampling.")
+    decode_seed: Seed = key("Seed of sampling.")
 
 
 class Config(Section):

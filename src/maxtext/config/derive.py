@@ -1,0 +1,325 @@
+"""Settings that exclude each other, found from the config alone: no device, no file."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Set
+
+from maxtext.config.errors import did_you_mean
+from maxtext.config.keys import RULES
+from maxtext.config.schema import (
+    DEGREES,
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+
+_NOT_YET = {
+    "stage": "pipeline parallelism (layers in stages on different devices)",
+    "context": "context parallelism (one sequence split over devices)",
+    "expert": "expert parallelism (for mixture-of-experts models)",
+    "tensor_sequence": "sequence parallelism beside tensor parallelism",
+}
+_REMAT = (
+    "query_proj",
+    "key_proj",
+    "value_proj",
+    "attention_out",
+    "out_proj",
+    "mlpwi_0",
+    "mlpwi_1",
+    "mlpwo",
+)
+_ZERO_MEANS_NOTHING = {
+    "num_slices": "-1 leaves it to the devices",
+    "max_segments_per_seq": "-1 sets no limit",
+    "num_epoch": "-1 goes on without end",
+    "learning_rate_schedule_steps": "-1 takes steps",
+    "max_num_checkpoints_to_keep": "-1 keeps all; enable_checkpointing=false writes none",
+    "eval_steps": "-1 takes all of the data; eval_interval=-1 turns evaluation off",
+}
+_BYTES = 256
+_LARGEST_LIST = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Clash:
+    """Something wrong with one setting or with several together.
+
+    Attributes:
+        keys: The users' names of all keys involved, the first the likeliest to be changed.
+        message: What is wrong.
+        hint: What would work; may be empty.
+    """
+
+    keys: tuple[str, ...]
+    message: str
+    hint: str = ""
+
+
+def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[Clash]:
+    """Everything wrong with `config` that only several keys together can show.
+
+    Args:
+        config: Valid by the schema.
+        user_keys: The keys that the user set, rather than the defaults or a model file.
+        training: False leaves out what only training needs.
+    """
+    yield from _model(config.model)
+    yield from _tokens(config)
+    yield from _run_name(config.run.run_name)
+    yield from _zeros(config)
+    yield from _degrees(config.mesh)
+    yield from _slices(config.mesh)
+    yield from _mesh_axes(config.mesh)
+    yield from _rules(config.mesh)
+    if training:
+        yield from _vocabulary_tiles(config)
+        yield from _remat(config, user_keys)
+        yield from _data(config.data, user_keys)
+        yield from _evaluation(config.data, config.training)
+        yield from _schedule(config.optimizer, config.training)
+        yield from _checkpoint(config.checkpoint, config.run.run_name)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """What divides `number`, ascending."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def _listed(numbers: Iterable[int], *, near: int) -> str:
+    """The numbers in words, those nearest to `near` where there are many."""
+    found = sorted(numbers)
+    if len(found) > _LARGEST_LIST:
+        found = sorted(sorted(found, key=lambda number: abs(number - near))[:_LARGEST_LIST])
+    return ", ".join(map(str, found))
+
+
+def _model(model: ModelConfig) -> Iterator[Clash]:
+    if model.num_query_heads % model.num_kv_heads:
+        work = _listed(divisors(model.num_query_heads), near=model.num_kv_heads)
+        yield Clash(
+            ("base_num_kv_heads", "base_num_query_heads"),
+            "query heads must be a multiple of kv heads",
+            f"with {model.num_query_heads} query heads, base_num_kv_heads may be {work}",
+        )
+    if model.head_dim % 2:
+        around = f"use {model.head_dim - 1} or {model.head_dim + 1}"
+        hint = "use 2" if model.head_dim == 1 else around
+        yield Clash(("head_dim",), "must be even: RoPE turns pairs of channels", hint)
+    if not 1 <= len(model.mlp_activations) <= 2:
+        yield Clash(
+            ("mlp_activations",),
+            "must have one entry, or two for a gated feed-forward layer",
+            "[silu, linear] is SwiGLU, [relu] is plain",
+        )
+    llama3 = model.rope_type == "llama3.1"
+    if llama3 and model.rope_high_freq_factor <= model.rope_low_freq_factor:
+        yield Clash(
+            ("rope_high_freq_factor", "rope_low_freq_factor"),
+            "rope_high_freq_factor must be larger than rope_low_freq_factor",
+            "Llama 3.1 uses 4.0 and 1.0",
+        )
+
+
+def _tokens(config: Config) -> Iterator[Clash]:
+    model, data = config.model, config.data
+    if data.max_target_length > model.max_position_embeddings:
+        yield Clash(
+            ("max_target_length", "max_position_embeddings"),
+            "rows are longer than the model was made for",
+            f"use at most max_target_length={model.max_position_embeddings}, or raise "
+            "max_position_embeddings to train it for more",
+        )
+    if data.tokenizer_type == "byte" and model.vocab_size < _BYTES:
+        yield Clash(
+            ("vocab_size", "tokenizer_type"),
+            f"the byte tokenizer needs a vocabulary of {_BYTES} or more",
+            f"use vocab_size={_BYTES}",
+        )
+
+
+def _run_name(name: str) -> Iterator[Clash]:
+    if "/" in name or name in (".", ".."):
+        hint = "choose a name without a slash; base_output_directory is the folder of all runs"
+        yield Clash(("run_name",), "must be the name of one folder", hint)
+    elif not name.isprintable() or name != name.strip():
+        message = "must not hold line breaks or begin or end with a space"
+        yield Clash(("run_name",), message)
+
+
+def _zeros(config: Config) -> Iterator[Clash]:
+    values = {
+        **config.mesh.model_dump(include=set(_ZERO_MEANS_NOTHING)),
+        **config.data.model_dump(include=set(_ZERO_MEANS_NOTHING)),
+        **config.optimizer.model_dump(include=set(_ZERO_MEANS_NOTHING)),
+        **config.training.model_dump(include=set(_ZERO_MEANS_NOTHING)),
+        **config.checkpoint.model_dump(include=set(_ZERO_MEANS_NOTHING)),
+    }
+    for key, hint in _ZERO_MEANS_NOTHING.items():
+        if values[key] == 0:
+            yield Clash((key,), "must be -1 or at least 1", hint)
+
+
+def _family(mesh: MeshConfig, family: str) -> dict[str, int]:
+    """The degree of each mesh axis in the family `ici` or `dcn`."""
+    return {axis: getattr(mesh, _degree_key(family, axis)) for axis in DEGREES}
+
+
+def _degree_key(family: str, axis: str) -> str:
+    return f"{family}_{DEGREES[axis]}_parallelism"
+
+
+def _degrees(mesh: MeshConfig) -> Iterator[Clash]:
+    for family in ("ici", "dcn"):
+        degrees = _family(mesh, family)
+        free = [axis for axis, degree in degrees.items() if degree == -1 and axis not in _NOT_YET]
+        if len(free) > 1:
+            names = tuple(_degree_key(family, axis) for axis in free)
+            message = f"only one {family} degree can be -1, which takes what the others leave"
+            yield Clash(names, message, f"set {' or '.join(f'{name}=1' for name in names)}")
+        for axis, degree in degrees.items():
+            key = _degree_key(family, axis)
+            if degree == 0:
+                hint = "1 leaves the axis unused, -1 takes all devices that are left"
+                yield Clash((key,), "must be -1 or at least 1", hint)
+            elif degree != 1 and axis in _NOT_YET:
+                yield Clash((key,), f"{_NOT_YET[axis]} is not implemented yet", f"set {key}=1")
+
+
+def _slices(mesh: MeshConfig) -> Iterator[Clash]:
+    degrees = _family(mesh, "dcn")
+    product = 1
+    for degree in degrees.values():
+        product *= max(1, degree)
+    if mesh.num_slices < 1 or 0 in degrees.values():
+        return
+    free = -1 in degrees.values()
+    if mesh.num_slices % product or (not free and mesh.num_slices != product):
+        keys = [_degree_key("dcn", axis) for axis, degree in degrees.items() if degree > 1]
+        how = "divide it" if free else "multiply to it"
+        yield Clash(
+            ("num_slices", *keys),
+            f"the dcn degrees multiply to {product}; they must {how}",
+            f"use num_slices={product}, or -1 to take the slices from the devices",
+        )
+
+
+def _mesh_axes(mesh: MeshConfig) -> Iterator[Clash]:
+    key = "mesh_axes"
+    for axis in dict.fromkeys(mesh.mesh_axes):
+        if axis not in DEGREES:
+            hint = did_you_mean(axis, DEGREES) or f"there are {', '.join(DEGREES)}"
+            yield Clash((key,), f"there is no mesh axis {axis!r}", hint)
+        elif mesh.mesh_axes.count(axis) > 1:
+            yield Clash((key,), f"names {axis!r} twice", "keep one")
+    for axis in DEGREES:
+        if axis in mesh.mesh_axes:
+            continue
+        for family in ("ici", "dcn"):
+            degree_key = _degree_key(family, axis)
+            if _family(mesh, family)[axis] != 1 and axis not in _NOT_YET:
+                message = f"mesh_axes has no axis {axis!r} for it to split"
+                yield Clash((degree_key, key), message, f"set {degree_key}=1, or add the axis")
+
+
+def _rules(mesh: MeshConfig) -> Iterator[Clash]:
+    for name, axes in mesh.logical_axis_rules:
+        key = f"{RULES}.{name}"
+        for axis in dict.fromkeys(axes):
+            if axis not in mesh.mesh_axes:
+                hint = did_you_mean(axis, mesh.mesh_axes) or f"use {', '.join(mesh.mesh_axes)}"
+                yield Clash((key,), f"there is no mesh axis {axis!r}", hint)
+            elif axes.count(axis) > 1:
+                yield Clash((key,), f"names {axis!r} twice", "keep one")
+
+
+def _vocabulary_tiles(config: Config) -> Iterator[Clash]:
+    size, tiles = config.model.vocab_size, config.compute.num_vocab_tiling
+    if size % tiles:
+        yield Clash(
+            ("num_vocab_tiling", "vocab_size"),
+            "the vocabulary must be a multiple of its tiles",
+            f"num_vocab_tiling may be {_listed(divisors(size), near=tiles)}",
+        )
+
+
+def _remat(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
+    if config.compute.remat_policy == "custom":
+        return
+    for key in _REMAT:
+        if key in user_keys:
+            message = "would be ignored: it counts with remat_policy=custom only"
+            hint = "set remat_policy=custom, or leave it out"
+            yield Clash((key, "remat_policy"), message, hint)
+
+
+def _data(data: DataConfig, user_keys: Set[str]) -> Iterator[Clash]:
+    if data.dataset_type == "grain" and not data.grain_train_files.strip():
+        hint = "for example grain_train_files='data/*.jsonl'"
+        message = "needs grain_train_files, which is empty"
+        yield Clash(("dataset_type", "grain_train_files"), message, hint)
+    if data.dataset_type == "synthetic" and "dataset_type" not in user_keys:
+        for key in ("grain_train_files", "grain_eval_files"):
+            if key in user_keys and getattr(data, key):
+                message = "would be ignored: the data are synthetic"
+                yield Clash((key, "dataset_type"), message, "add dataset_type=grain")
+    if data.tokenizer_path and data.tokenizer_type == "byte" and "tokenizer_type" not in user_keys:
+        message = "would be ignored: the tokenizer is made of bytes"
+        yield Clash(("tokenizer_path", "tokenizer_type"), message, "add tokenizer_type=huggingface")
+    for key in ("train_data_columns", "eval_data_columns"):
+        columns: tuple[str, ...] = getattr(data, key)
+        if not columns or len(columns) != len(set(columns)):
+            yield Clash((key,), "must be one or more columns, none of them twice", f"{key}=text")
+
+
+def _evaluation(data: DataConfig, training: TrainingConfig) -> Iterator[Clash]:
+    if training.eval_interval < 0:
+        return
+    if data.dataset_type == "grain" and not data.grain_eval_files.strip():
+        message = "evaluation needs grain_eval_files, which is empty"
+        yield Clash(("eval_interval", "grain_eval_files"), message, "eval_interval=-1 turns it off")
+    if data.dataset_type == "synthetic" and training.eval_steps == -1:
+        message = "an evaluation on synthetic data would never end"
+        yield Clash(("eval_steps", "dataset_type", "eval_interval"), message, "set eval_steps=10")
+
+
+def _schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> Iterator[Clash]:
+    if optimizer.lr_schedule_type != "cosine":
+        return
+    length_key, length = "learning_rate_schedule_steps", optimizer.learning_rate_schedule_steps
+    if length < 1:
+        length_key, length = "steps", training.steps
+    if length > 1 and round(optimizer.warmup_steps_fraction * length) >= length:
+        yield Clash(
+            ("warmup_steps_fraction", length_key, "lr_schedule_type"),
+            "warm-up takes all steps and leaves none for the cosine",
+            "use a smaller fraction, or lr_schedule_type=constant",
+        )
+    if length < training.steps and optimizer.learning_rate_final_fraction == 0:
+        yield Clash(
+            ("learning_rate_schedule_steps", "steps", "learning_rate_final_fraction"),
+            f"the last {training.steps - length} steps would train at rate 0",
+            f"use steps={length}, learning_rate_schedule_steps=-1, or a final fraction above 0",
+        )
+
+
+def _checkpoint(checkpoint: CheckpointConfig, run_name: str) -> Iterator[Clash]:
+    if checkpoint.load_parameters_path and checkpoint.load_full_state_path:
+        yield Clash(
+            ("load_parameters_path", "load_full_state_path"),
+            "a run starts from one checkpoint",
+            "load_parameters_path takes the weights only, load_full_state_path all; keep one",
+        )
+    if checkpoint.restore_step < 0:
+        return
+    if not run_name:
+        message = "says which step of a run to resume from, and run_name is empty"
+        yield Clash(("restore_step", "run_name"), message, "give the run_name")
+    if not checkpoint.enable_checkpointing:
+        message = "nothing is resumed without checkpoints"
+        hint = "set enable_checkpointing=true, or restore_step=-1"
+        yield Clash(("restore_step", "enable_checkpointing"), message, hint)

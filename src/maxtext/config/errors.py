@@ -1,0 +1,100 @@
+"""What is wrong with a user's settings, each problem in a line or two."""
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Literal
+
+type Level = Literal["default", "model", "checkpoint", "file", "command line", "environment"]
+
+_LINE = 100
+_SHOWN = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a value was set.
+
+    Attributes:
+        level: Which source it is, in the order of `Level` from the weakest to the strongest.
+        place: The same for people: `run.yml:12`, `command line`, `environment M_STEPS`.
+    """
+
+    level: Level
+    place: str
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the user set it, rather than the defaults, a model file or a checkpoint."""
+        return self.level in ("file", "command line", "environment")
+
+    def __str__(self) -> str:
+        return self.place
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that the user has to change.
+
+    Attributes:
+        key: The user's name of the key; empty where a whole file or argument is meant.
+        message: What is allowed or wrong, without a full stop.
+        value: As it was written; None where there is none to show.
+        origin: Where it was set; None where the code that found it cannot know.
+        hint: What would work; may be empty.
+        beside: The other settings that it concerns, each `key=value (origin)`.
+    """
+
+    key: str
+    message: str
+    value: str | None = None
+    origin: Origin | None = None
+    hint: str = ""
+    beside: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        subject = setting_text(self.key, self.value, self.origin)
+        head = " with ".join((subject, *self.beside)) if subject else ""
+        line = f"{head}: {self.message}" if head else self.message
+        if not self.hint:
+            return line
+        return f"{line}; {self.hint}" if len(line + self.hint) < _LINE else f"{line}\n  {self.hint}"
+
+
+class ConfigError(ValueError):
+    """All problems of one run; its text is what the user reads, nothing more is needed."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        assert self.problems
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def setting_text(key: str, value: str | None, origin: Origin | None) -> str:
+    """A setting in a message: `steps=0 (run.yml:3)`, as much of it as there is."""
+    text = key if value is None else f"{key}={_shown(value)}".removeprefix("=")
+    if origin is None:
+        return text
+    return f"{text} ({origin})" if text else str(origin)
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that `name` was most likely meant to be, if any is near."""
+    by_folded = {known.casefold(): known for known in names}
+    folded = name.casefold().replace("-", "_")
+    found = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A hint with the nearest of `names`, empty if none is near."""
+    found = nearest(name, names)
+    return f"did you mean {found}?" if found is not None else ""
+
+
+def _shown(value: str) -> str:
+    if not value:
+        return "''"
+    text = value if value.isprintable() else json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,0 +1,147 @@
+"""Settings that name files: what must exist exists, what will be written can be."""
+
+import glob
+import os
+from collections.abc import Iterator, Set
+from pathlib import Path
+
+from maxtext.config.derive import Clash
+from maxtext.config.flat import step_folder
+from maxtext.config.schema import CheckpointConfig, Config, DataConfig
+
+_SUFFIXES = (".jsonl", ".txt", ".parquet", ".arrayrecord", ".array_record")
+
+
+def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[Clash]:
+    """Every path of `config` that cannot be what its key needs; reads no file's content.
+
+    Args:
+        config: Valid by the schema.
+        user_keys: The keys that the user set.
+        training: False leaves out what only training reads or writes.
+    """
+    yield from _tokenizer(config.data)
+    yield from _checkpoints(config.checkpoint)
+    if training:
+        yield from _data(config)
+        yield from _output(config)
+        yield from _metrics_file(config)
+
+
+def _remote(path: str) -> str:
+    """Why a path with a scheme does not work, as the end of a hint."""
+    return "remote files must be copied or mounted first" if "://" in path else ""
+
+
+def _tokenizer(data: DataConfig) -> Iterator[Clash]:
+    if data.tokenizer_type != "huggingface":
+        return
+    keys = ("tokenizer_path", "tokenizer_type")
+    hint = "give a local folder that holds a tokenizer.json, or that file"
+    if not data.tokenizer_path:
+        yield Clash(keys, "the huggingface tokenizer needs a path", hint)
+        return
+    path = Path(data.tokenizer_path).expanduser()
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        yield Clash(keys, f"there is no file {file}", _remote(data.tokenizer_path) or hint)
+    elif not os.access(file, os.R_OK):
+        yield Clash(keys, f"{file} cannot be read", "see its permissions")
+
+
+def _checkpoints(checkpoint: CheckpointConfig) -> Iterator[Clash]:
+    for key in ("load_parameters_path", "load_full_state_path"):
+        path: str = getattr(checkpoint, key)
+        if not path or step_folder(path) is not None:
+            continue
+        hint = "give a run's folder, its `checkpoints`, or one step in there"
+        exists = Path(path).expanduser().exists()
+        message = "there is no checkpoint in it" if exists else "does not exist"
+        yield Clash((key,), message, _remote(path) or hint)
+
+
+def _data(config: Config) -> Iterator[Clash]:
+    if config.data.dataset_type != "grain":
+        return
+    yield from _patterns("grain_train_files", config.data.grain_train_files, config.data)
+    if config.training.eval_interval >= 0:
+        yield from _patterns("grain_eval_files", config.data.grain_eval_files, config.data)
+
+
+def _patterns(key: str, patterns: str, data: DataConfig) -> Iterator[Clash]:
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
+        expanded = os.path.expanduser(pattern)
+        # A file may have a glob's characters in its name.
+        found = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
+        files = [name for name in found if os.path.isfile(name)]
+        if not files:
+            yield Clash((key,), *_no_match(pattern, found))
+        elif data.grain_file_type == "auto":
+            yield from _suffix(key, files)
+        for name in files:
+            if not os.access(name, os.R_OK):
+                yield Clash((key,), f"{name} cannot be read", "see its permissions")
+
+
+def _no_match(pattern: str, found: list[str]) -> tuple[str, str]:
+    if found:
+        example = os.path.join(found[0], "*.jsonl")
+        return f"{found[0]} is a folder", f"name the files in it, such as '{example}'"
+    where = f"paths are relative to {os.getcwd()}"
+    return f"no file matches {pattern!r}", _remote(pattern) or where
+
+
+def _suffix(key: str, files: list[str]) -> Iterator[Clash]:
+    for name in files:
+        if not name.endswith(_SUFFIXES):
+            message = f"the format of {name} is not known from its name"
+            hint = f"known are {', '.join(_SUFFIXES)}; grain_file_type says it for others"
+            yield Clash((key, "grain_file_type"), message, hint)
+            return
+
+
+def _output(config: Config) -> Iterator[Clash]:
+    key, directory = "base_output_directory", config.run.base_output_directory
+    writers = [
+        name
+        for name, writes in (
+            ("enable_checkpointing", config.checkpoint.enable_checkpointing),
+            ("enable_tensorboard", config.metrics.enable_tensorboard),
+        )
+        if writes
+    ]
+    if not writers:
+        return
+    if not directory:
+        hint = f"name a folder, or set {' and '.join(f'{name}=false' for name in writers)}"
+        yield Clash((key, *writers), "there is no folder to write to", hint)
+    elif "://" in directory:
+        yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
+    else:
+        run = Path(directory).expanduser() / config.run.run_name
+        for wrong in _not_a_folder_to_be(run):
+            yield Clash((key,), wrong, "name a folder that can be written")
+
+
+def _metrics_file(config: Config) -> Iterator[Clash]:
+    if not config.metrics.metrics_file:
+        return
+    file = Path(config.metrics.metrics_file).expanduser()
+    if file.is_dir():
+        yield Clash(("metrics_file",), "is a folder", "name a file in it")
+    elif file.exists() and not os.access(file, os.W_OK):
+        yield Clash(("metrics_file",), "cannot be written", "see its permissions")
+    else:
+        for wrong in _not_a_folder_to_be(file.parent):
+            yield Clash(("metrics_file",), wrong, "name a file in a folder that can be written")
+
+
+def _not_a_folder_to_be(folder: Path) -> Iterator[str]:
+    """Why `folder` is not, or cannot be made, a folder to write in."""
+    for place in (folder, *folder.parents):
+        if os.path.lexists(place):
+            if not place.is_dir():
+                yield f"{place} is not a folder"
+            elif not os.access(place, os.W_OK | os.X_OK):
+                yield f"{place} cannot be written"
+            return

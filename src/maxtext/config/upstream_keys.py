@@ -1,0 +1,141 @@
+"""Names that users of other projects type and that are no keys here, with what to use instead."""
+
+INSTEAD = {
+    # upstream MaxText
+    "context": "use attention_out",
+    "custom_mesh": "use custom_mesh_and_rule",
+    "dataset_name": "use grain_train_files with dataset_type=grain",
+    "dataset_path": "use grain_train_files with dataset_type=grain",
+    "decoder_layer_input": "leave it out: the input of each layer is always kept",
+    "default_prompt": "use prompt",
+    "eval_dataset_name": "use grain_eval_files",
+    "eval_split": "use grain_eval_files",
+    "grain_num_threads": "use grain_worker_count",
+    "grain_prefetch_buffer_size_eval": "use grain_prefetch_buffer_size",
+    "grain_per_worker_buffer_size_eval": "use grain_per_worker_buffer_size",
+    "enable_wandb": "use enable_tensorboard or metrics_file",
+    "hardware": "set the environment variable JAX_PLATFORMS=cpu, cuda or tpu",
+    "hf_eval_files": "use grain_eval_files",
+    "hf_path": "use grain_train_files with dataset_type=grain, on files you have downloaded",
+    "hf_train_files": "use grain_train_files with dataset_type=grain",
+    "ici_fsdp_transpose_parallelism": "use ici_fsdp_parallelism and a rule that splits the axis",
+    "ici_sequence_parallelism": "use ici_context_parallelism",
+    "dcn_fsdp_transpose_parallelism": "use dcn_fsdp_parallelism and a rule that splits the axis",
+    "dcn_sequence_parallelism": "use dcn_context_parallelism",
+    "max_prefill_predict_length": "leave it out: a prompt may take any part of max_target_length",
+    "mlpwi": "use mlpwi_0 and mlpwi_1",
+    "override_logical_axis_rules": "leave it out: logical_axis_rules replaces single rules",
+    "param_scan_axis": "leave it out: layers are always stacked on the first dim",
+    "qkv_proj": "use query_proj, key_proj and value_proj",
+    "reuse_example_batch": "leave it out, or use dataset_type=synthetic",
+    "save_checkpoint_on_start": "leave it out: a checkpoint is written each checkpoint_period",
+    "source_checkpoint_layout": "leave it out: checkpoints are Orbax",
+    "tokenize_train_data": "leave it out: text is always tokenized",
+    "tokenize_eval_data": "leave it out: text is always tokenized",
+    "train_split": "use grain_train_files",
+    "wandb_project_name": "use enable_tensorboard or metrics_file",
+    "wandb_run_name": "use run_name",
+    # elsewhere
+    "batch_size": "use per_device_batch_size",
+    "d_model": "use base_emb_dim",
+    "global_batch_size": "use per_device_batch_size: global / devices / accumulation steps",
+    "hidden_size": "use base_emb_dim",
+    "intermediate_size": "use base_mlp_dim",
+    "local_batch_size": "use per_device_batch_size",
+    "lr": "use learning_rate",
+    "max_steps": "use steps",
+    "n_layers": "use base_num_decoder_layers",
+    "num_attention_heads": "use base_num_query_heads",
+    "num_hidden_layers": "use base_num_decoder_layers",
+    "num_key_value_heads": "use base_num_kv_heads",
+    "num_layers": "use base_num_decoder_layers",
+    "num_steps": "use steps",
+    "rms_norm_eps": "use normalization_layer_epsilon",
+    "rope_theta": "use rope_max_timescale",
+    "seed": "use init_weights_seed or data_shuffle_seed",
+    "seq_len": "use max_target_length",
+    "seq_length": "use max_target_length",
+    "train_iters": "use steps",
+    "weight_decay": "use adam_weight_decay",
+}
+
+UPSTREAM = frozenset(
+    """
+    activations_in_float32 adamw_mask ar_cache_axis_order attention_bias attention_output_dim
+    attention_sink attention_type attn_logits_soft_cap autoregressive_decode_assert
+    base_moe_mlp_dim batch_split_factor beta_fast beta_slow block_diffusion_canvas_policy
+    block_diffusion_logit_alignment block_diffusion_mask_id block_diffusion_min_noise
+    capacity_factor cast_logits_to_fp32 causal_block_size chat_template check_vma
+    checkpoint_conversion_fn checkpoint_storage_concurrent_gb
+    checkpoint_storage_target_data_file_size_bytes checkpoint_storage_use_ocdbt
+    checkpoint_storage_use_zarr3 chunk_attn_window_size communication_overlapping_alpha
+    compile_topology compile_topology_num_slices compile_xla_flags compiled_trainstep_file
+    compress_ratios compressed_rope_max_timescale constant_bound_config context
+    context_parallel_load_balance context_parallel_reorder_strategy context_parallel_strategy
+    context_sharding custom_mesh custom_mesh_and_rule_for_eval dataset_name dataset_path
+    dcn_autoregressive_parallelism dcn_bandwidth_burst dcn_bandwidth_interface
+    dcn_bandwidth_latency dcn_bandwidth_limit dcn_context_autoregressive_parallelism
+    dcn_context_usp_ulysses_parallelism dcn_fsdp_transpose_parallelism dcn_sequence_parallelism
+    debug_sharding decoder_layer_input default_prompt dense_fsdp_use_two_stage_all_gather
+    dq_reduction_steps dtype_mm dump_hlo dump_hlo_local_dir dump_hlo_local_module_name
+    dump_hlo_module_name dump_hlo_xla_flags dump_jaxpr dump_jaxpr_local_dir dump_step
+    enable_autocheckpoint enable_continuous_checkpointing enable_dp_attention
+    enable_model_warmup enable_orbax_v1 enable_padding_causal_mask enable_rampup_batch_size
+    enable_single_controller enable_single_replica_ckpt_restoring enable_tpu_profiling_options
+    enable_wandb eval_dataset_name eval_split eval_start_step expansion_factor_real_data
+    final_logits_soft_cap first_num_dense_layers first_num_hash_layers float32_weight_sum
+    fused_mlp fused_qkv generate_padding_batch_eval generate_padding_batch_train global_head_dim
+    global_num_kv_heads global_parameter_scale global_rampup_samples global_rope_max_timescale
+    global_rope_proportion grad_dtype grain_data_source_max_workers grain_index_storage_option
+    grain_num_threads grain_num_threads_eval grain_packing_type
+    grain_per_worker_buffer_size_eval grain_prefetch_buffer_size_eval grain_ram_budget_mb
+    grain_shuffle_buffer_size grain_train_mixture_config_path hardware hbm_utilization_vllm
+    hf_data_dir hf_eval_files hf_eval_split hf_name hf_path hf_train_files
+    hidden_size_per_layer_input hide_profiler_step_metric ici_autoregressive_parallelism
+    ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism
+    ici_fsdp_transpose_parallelism ici_sequence_parallelism inhomogeneous_layer_cycle_interval
+    interleave_moe_layer_step jax_debug_log_modules kv_proj kv_wa_proj load_balance_loss_weight
+    load_from_prefill_dir local_checkpoint_directory local_checkpoint_period
+    local_rope_max_timescale local_rope_proportion local_use_splash_scheduler
+    logical_axis_rules_for_eval max_checkify max_corpus_chars max_inflight_computations
+    max_num_batched_tokens max_num_seqs max_prefill_predict_length merge_gating_gmm mla_kv mla_q
+    mla_qk_head_chunk_size mlp_activations_limit mlp_bias mlpwi model_call_mode
+    moe_chunk_barrier moe_dispatch_no_expert_sharding moe_expert_input_dim
+    moe_fsdp_use_two_stage_all_gather moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo
+    monitor_step_time_deviation mscale mtp_eval_target_module mtp_loss_scaling_factor
+    mtp_num_layers multi_sampling muon_beta muon_consistent_rms muon_weight_decay
+    n_routing_groups nope_layer_interval norm_topk_prob normalize_embedding_logits
+    num_communication_overlapping_steps num_experts num_experts_per_tok num_kv_shared_layers
+    num_layers_per_pipeline_stage num_moe_emb_chunks num_moe_token_chunks
+    num_pipeline_microbatches num_pipeline_repeats o_groups optimize_mesh_for_tpu_v6e
+    optimizer_memory_host_offload override_logical_axis_rules param_scan_axis
+    parameter_memory_host_offload partial_rotary_factor per_device_batch_size_increment
+    per_device_batch_size_start pipeline_delay_activation_forwarding pipeline_fsdp_ag_once
+    pipeline_fsdp_ag_per_repeat pipeline_parallel_layers position_id_per_seconds
+    prefill_cache_axis_order prefill_cache_dir prefill_chunk_size prefill_slice profile_cleanly
+    profile_periodically_period profile_power_events profiler profiler_steps prometheus_port
+    qk_nope_head_dim qk_norm_with_scale qk_rope_head_dim qkv_proj query_wa_proj
+    record_internal_nn_metrics remove_size_one_mesh_axis_from_type reshape_q return_log_prob
+    reuse_example_batch ring_scan_unroll rope_attention_scaling rope_interleave
+    rope_linear_scaling_factor rope_min_timescale rope_pairwise rope_truncate rope_use_scale
+    routed_bias routed_scaling_factor routed_score_func save_checkpoint_on_start
+    scan_layers_per_stage scan_pipeline_iterations scan_pipeline_repeats
+    set_remat_policy_on_layers_per_stage set_remat_policy_on_pipeline_iterations
+    shard_exp_on_fsdp shard_mode shard_optimizer_over_data sharding_tolerance shardy
+    share_kv_projections shared_experts sinkhorn_iterations skip_first_n_steps_for_profiler
+    skip_step_interval skip_step_on_spikes skip_step_scaling_factor sliding_window_size
+    source_checkpoint_layout sparse_matmul stack_prefill_result_cache
+    step_deviation_interval_seconds target_eval_loss temperature_tuning tokenize_eval_data
+    tokenize_train_data topk_routing_group tpu_num_chips_to_profile_per_task
+    tpu_num_sparse_core_tiles_to_trace tpu_num_sparse_cores_to_trace train_split
+    trainable_parameters_mask trainable_position_size training_objective
+    ulysses_context_sharding use_2d_fsdp_sharding use_batch_split_schedule use_chat_template
+    use_chunked_prefill use_custom_sort_vjp use_double_wide_mlp use_gather_mosaic_kernel
+    use_gmm_v2 use_iota_embed use_jax_splash use_max_logit_estimate use_post_attn_norm
+    use_post_ffw_norm use_random_routing use_ring_of_experts use_sequential_layers
+    use_sliced_mla_proj use_splash_scheduler use_tokamax_gmm use_tokamax_splash use_truncation
+    use_untrainable_positional_embedding v_head_dim v_norm_with_scale vllm_additional_config
+    vllm_hf_config_path vllm_hf_overrides vocab_size_per_layer_input vocab_tiling_ag_once
+    wandb_project_name wandb_run_name wsd_decay_steps_fraction wsd_decay_style
+    """.split()  # noqa: SIM905 - one name a line would be three hundred lines
+)
