@@ -227,14 +227,21 @@ def _mesh_axes(mesh: MeshConfig) -> Iterator[Clash]:
 
 
 def _rules(mesh: MeshConfig) -> Iterator[Clash]:
+    absent: dict[str, None] = {}
     for name, axes in mesh.logical_axis_rules:
         key = f"{RULES}.{name}"
         for axis in dict.fromkeys(axes):
-            if axis not in mesh.mesh_axes:
+            if axis not in mesh.mesh_axes and axis in DEGREES:
+                absent[axis] = None
+            elif axis not in mesh.mesh_axes:
                 hint = did_you_mean(axis, mesh.mesh_axes) or f"use {', '.join(mesh.mesh_axes)}"
                 yield Clash((key,), f"there is no mesh axis {axis!r}", hint)
             elif axes.count(axis) > 1:
                 yield Clash((key,), f"names {axis!r} twice", "keep one")
+    if absent:
+        message = f"{RULES} name {', '.join(absent)}, which it lacks"
+        hint = "add it, or replace the mesh and the rules together: custom_mesh_and_rule=FILE.yml"
+        yield Clash(("mesh_axes",), message, hint)
 
 
 def _vocabulary_tiles(config: Config) -> Iterator[Clash]:

@@ -71,7 +71,7 @@ _UPSTREAM = """
 |---|---|---|---|
 """
 
-_DIFFERENCES = {
+DIFFERENCES = {
     "base_output_directory": ("empty", "a run works without naming a folder"),
     "jax_cache_dir": ("~/jax_cache", "caches belong into ~/.cache"),
     "base_emb_dim": ("2048", "the default model is small enough for a laptop"),
@@ -120,7 +120,7 @@ def config_page() -> str:
     parts.append(_UPSTREAM)
     parts += [
         f"| `{name}` | {theirs} | {defaults[name]} | {why} |\n"
-        for name, (theirs, why) in _DIFFERENCES.items()
+        for name, (theirs, why) in DIFFERENCES.items()
     ]
     return "".join(parts)
 

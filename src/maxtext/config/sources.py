@@ -28,6 +28,7 @@ from maxtext.config.values import (
 from maxtext.config.yaml_files import Entry, YamlFile, compose, mapping_entries, repeated
 
 _ASSIGNMENT = re.compile(r"(?:--)?([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_TIGHT_COLON = re.compile(r":(?=\S)")
 _VARIABLE = re.compile(r"M_[A-Z][A-Z0-9_]*")
 _ENVIRONMENT = Origin("environment", "environment")
 COMMAND_LINE = Origin("command line", "command line")
@@ -156,8 +157,7 @@ def unknown(name: str, text: str | None, origin: Origin) -> Problem:
         hint = f"did you mean {_variable(near) if in_environment else near}?"
     if not in_environment:
         return Problem(name, message, value=text, origin=origin, hint=hint)
-    after = f"if it is another program's, unset it: env -u {_variable(name)}"
-    hint = f"{hint}; {after}" if hint else after
+    hint = f"{hint} (if it is another program's, unset it: env -u {_variable(name)})".strip()
     return Problem(_variable(name), message, value=text, origin=_ENVIRONMENT, hint=hint)
 
 
@@ -208,7 +208,10 @@ def _read_rules_text(text: str, origin: Origin) -> Iterator[Setting | Problem]:
     except ConfigError:
         node = None
     if not isinstance(node, yaml.MappingNode):
-        yield Problem(RULES, f"must be {keys()[RULES].allowed}", value=text, origin=origin)
+        message = f"must be {keys()[RULES].allowed}"
+        spaced = _TIGHT_COLON.sub(": ", text)
+        hint = f"YAML wants a space after a colon: {spaced}" if spaced != text else ""
+        yield Problem(RULES, message, value=text, origin=origin, hint=hint)
         return
     entries = mapping_entries(node)
     for problem in repeated(entries, name=str(origin), prefix=f"{RULES}."):

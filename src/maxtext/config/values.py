@@ -176,7 +176,7 @@ def _whole_hint(key: Key, text: str) -> str:
 
 def _leading_zeros(key: Key, text: str) -> str:
     stripped = text.lstrip("0") or "0"
-    leading = text != stripped and _NUMBER.fullmatch(stripped)
+    leading = text.startswith("0") and text != stripped and _NUMBER.fullmatch(stripped)
     return f"write it without leading zeros: {key.name}={stripped}" if leading else ""
 
 

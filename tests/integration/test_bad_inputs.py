@@ -1,0 +1,180 @@
+"""What users type wrong, through the command line: one clear error each, and nothing is written.
+
+A row is a command line, the environment and files it needs, and what the error has to say. Rows
+about data and checkpoints belong here too.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from maxtext import train
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+    """One bad input.
+
+    Attributes:
+        argv: The command line, split at spaces.
+        says: Parts of its one error.
+        files: Content of files by name, made before.
+        environ: Variables set before.
+    """
+
+    argv: str
+    says: tuple[str, ...]
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+
+
+DATA = {"a.jsonl": '{"text": "a"}\n'}
+
+BAD = {
+    # names
+    "a misspelt key": Bad("learning_rat=1", ("learning_rat=1", "did you mean learning_rate?")),
+    "dashes in a name": Bad("--run-name x", ("run-name=x", "did you mean run_name?")),
+    "a key of upstream": Bad("hardware=cpu", ("hardware=cpu", "JAX_PLATFORMS")),
+    "another key of upstream": Bad("sparse_matmul=true", ("upstream MaxText", "does not have")),
+    "a key of another project": Bad("lr=1e-4", ("lr=1e-4", "use learning_rate")),
+    "a misspelt variable": Bad(
+        "steps=5", ("M_LEARNING_RAT=1", "M_LEARNING_RATE"), environ={"M_LEARNING_RAT": "1"}
+    ),
+    "a key twice": Bad("steps=5 steps=6", ("steps=6", "given twice", "'5'")),
+    "a key here and in the environment": Bad(
+        "steps=5", ("steps=5", "M_STEPS", "keep one"), environ={"M_STEPS": "6"}
+    ),
+    "a key twice in a file": Bad(
+        "run.yml", ("steps (run.yml:2)", "line 1"), files={"run.yml": "steps: 5\nsteps: 6\n"}
+    ),
+    "a key without a value": Bad("--steps", ("--steps", "write steps=VALUE")),
+    "a word": Bad("log_period=1 steps", ("steps", "is not key=value")),
+    # files
+    "a config that is not there": Bad("gone.yml", ("gone.yml", "no such file")),
+    "a config that is no YAML": Bad(
+        "run.yml", ("run.yml:1", "not valid YAML"), files={"run.yml": "prompt: a: b\n"}
+    ),
+    "a config that is a list": Bad("run.yml", ("must be a mapping",), files={"run.yml": "- a\n"}),
+    "an empty config": Bad("run.yml", ("run.yml: holds no keys",), files={"run.yml": ""}),
+    "a base that is not there": Bad(
+        "run.yml", ("base_config=gone.yml (run.yml:1)",), files={"run.yml": "base_config: gone.yml"}
+    ),
+    "a model that is not there": Bad("model_name=llama3.1-8B-it", ("did you mean llama3.1-8b?",)),
+    # values
+    "a word for a number": Bad("learning_rate=fast", ("must be a number, at least 0",)),
+    "nan": Bad("learning_rate=nan", ("learning_rate=nan", "must be a number")),
+    "octal": Bad("steps=0010", ("steps=0010", "steps=10")),
+    "a float for a whole number": Bad("steps=1e3", ("steps=1e3", "write steps=1000")),
+    "yes for true": Bad("packing=yes", ("must be true or false", "packing=true")),
+    "none for a number": Bad("steps=None", ("must be a whole number",)),
+    "an unknown choice": Bad("dtype=bf16", ("one of auto, float32, bfloat16, float16",)),
+    "a negative number": Bad("steps=-5", ("steps=-5", "at least 1")),
+    "a fraction above 1": Bad("warmup_steps_fraction=2", ("at most 1",)),
+    "a bad rule": Bad('logical_axis_rules={"mlp":["tensr"]}', ("'tensr'", "mean tensor?")),
+    "a rule of no axis": Bad('logical_axis_rules={"mpl":[]}', ("did you mean mlp?",)),
+    # the model
+    "heads that do not divide": Bad("base_num_kv_heads=3", ("multiple of kv heads", "1, 2, 4, 8")),
+    "an odd head_dim": Bad("head_dim=5", ("must be even",)),
+    "too long rows": Bad("max_target_length=200000", ("max_target_length=131072",)),
+    "a contradiction to the model": Bad(
+        "model_name=llama3.1-8b base_emb_dim=64", ("contradicts 4096", "override_model_config=true")
+    ),
+    "too small a vocabulary": Bad("vocab_size=100", ("256",)),
+    "tiles that do not divide": Bad("num_vocab_tiling=3", ("may be 1, 2, 4",)),
+    # the mesh
+    "two free degrees": Bad("ici_tensor_parallelism=-1", ("only one ici degree can be -1",)),
+    "a degree of zero": Bad("ici_fsdp_parallelism=0", ("must be -1 or at least 1",)),
+    "a pipeline": Bad("ici_pipeline_parallelism=2", ("not implemented yet",)),
+    # data
+    "no data": Bad("dataset_type=grain", ("needs grain_train_files",)),
+    "data without grain": Bad("grain_train_files=a.jsonl", ("dataset_type=grain",), files=DATA),
+    "data that is not there": Bad(
+        "dataset_type=grain grain_train_files=gone*.jsonl", ("no file matches 'gone*.jsonl'",)
+    ),
+    "a folder for data": Bad("dataset_type=grain grain_train_files=.", (". is a folder",)),
+    "evaluation without data": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl eval_interval=5",
+        ("needs grain_eval_files",),
+        files=DATA,
+    ),
+    "a tokenizer that is not there": Bad(
+        "tokenizer_type=huggingface tokenizer_path=gone", ("there is no file gone",)
+    ),
+    # checkpoints and output
+    "a checkpoint that is not there": Bad("load_parameters_path=gone", ("does not exist",)),
+    "two checkpoints": Bad(
+        "load_parameters_path=a/checkpoints/1 load_full_state_path=a/checkpoints/1",
+        ("keep one",),
+        files={"a/checkpoints/1/config/metadata": "{}"},
+    ),
+    "a step of no run": Bad("restore_step=5", ("run_name is empty",)),
+    "a run name with a slash": Bad("run_name=a/b", ("without a slash",)),
+    "an output folder that is a file": Bad(
+        "base_output_directory=a.jsonl", ("a.jsonl is not a folder",), files=DATA
+    ),
+    "no output folder": Bad("base_output_directory=", ("there is no folder to write to",)),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make(files: Mapping[str, str], folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+def assert_one_clear_error(err: str, says: tuple[str, ...]) -> None:
+    assert err.startswith("error: ")
+    assert err.count("error: ") == 1
+    assert err.count("\n") <= 2
+    assert "Traceback" not in err
+    assert [text for text in says if text not in err] == []
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_bad_input_is_one_clear_error(
+    bad: Bad,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make(bad.files, folder)
+    for name, value in bad.environ.items():
+        monkeypatch.setenv(name, value)
+    before = sorted(folder.rglob("*"))
+    assert train.main(bad.argv.split(" ")) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert_one_clear_error(err, bad.says)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["a misspelt key", "a misspelt variable", "a config that is no YAML"]
+)
+def test_the_program_ends_with_code_2_and_without_a_traceback(name: str, folder: Path) -> None:
+    bad = BAD[name]
+    make(bad.files, folder)
+    before = sorted(folder.rglob("*"))
+    done = subprocess.run(
+        [sys.executable, "-m", "maxtext.train", *bad.argv.split(" ")],
+        env={**os.environ, **bad.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert not done.stdout
+    assert_one_clear_error(done.stderr, bad.says)
+    assert sorted(folder.rglob("*")) == before

@@ -1,0 +1,125 @@
+"""Settings that exclude each other, each with what would work."""
+
+from collections.abc import Callable
+
+import pytest
+
+from maxtext.config.derive import divisors
+from maxtext.config.errors import Problem
+from maxtext.config.load import load
+
+type Problems = Callable[..., tuple[Problem, ...]]
+
+CLASHES = [
+    ("base_num_kv_heads=3", "query heads must be a multiple", "may be 1, 2, 4, 8"),
+    ("head_dim=5", "must be even: RoPE turns pairs", "use 4 or 6"),
+    ("head_dim=1", "must be even", "use 2"),
+    ("num_vocab_tiling=3", "the vocabulary must be a multiple", "may be 1, 2, 4, 8, 16, 32"),
+    ("vocab_size=255", "needs a vocabulary of 256 or more", "vocab_size=256"),
+    ("max_target_length=131073", "rows are longer", "max_target_length=131072"),
+    ("mlp_activations=[]", "must have one entry, or two", "[silu, linear]"),
+    ("mlp_activations=silu,linear,linear", "must have one entry, or two", "[silu, linear]"),
+    ("rope_type=llama3.1 rope_high_freq_factor=1", "must be larger than", "4.0 and 1.0"),
+    ("run_name=a/b", "must be the name of one folder", "without a slash"),
+    ("run_name=.", "must be the name of one folder", "without a slash"),
+    ("run_name=..", "must be the name of one folder", "without a slash"),
+    ("run_name=a\tb", "must not hold line breaks", ""),
+    ("ici_data_parallelism=-1", "only one ici degree can be -1", "ici_fsdp_parallelism=1"),
+    ("dcn_fsdp_parallelism=-1", "only one dcn degree can be -1", "dcn_data_parallelism=1"),
+    ("ici_tensor_parallelism=0", "must be -1 or at least 1", "1 leaves the axis unused"),
+    ("ici_pipeline_parallelism=2", "pipeline parallelism", "ici_pipeline_parallelism=1"),
+    ("ici_pipeline_parallelism=-1", "is not implemented yet", "ici_pipeline_parallelism=1"),
+    ("dcn_pipeline_parallelism=2", "is not implemented yet", "dcn_pipeline_parallelism=1"),
+    ("ici_context_parallelism=2", "context parallelism", "ici_context_parallelism=1"),
+    ("ici_expert_parallelism=2", "expert parallelism", "ici_expert_parallelism=1"),
+    ("ici_tensor_sequence_parallelism=2", "sequence parallelism", "sequence_parallelism=1"),
+    ("num_slices=0", "must be -1 or at least 1", "-1 leaves it to the devices"),
+    ("num_slices=3 dcn_fsdp_parallelism=2", "multiply to 2; they must divide", "num_slices=2"),
+    ("num_slices=4 dcn_data_parallelism=2", "multiply to 2; they must multiply", "num_slices=2"),
+    ("mesh_axes=data,fsdp,tensr", "there is no mesh axis 'tensr'", "did you mean tensor?"),
+    ("mesh_axes=data,data", "names 'data' twice", "keep one"),
+    ("mesh_axes=data,tensor", "mesh_axes has no axis 'fsdp'", "ici_fsdp_parallelism=1"),
+    ("mesh_axes=data,tensor", "rules name stage, fsdp, tensor_sequence", "custom_mesh_and_rule"),
+    (
+        'logical_axis_rules={"mlp":["tensr"]}',
+        "there is no mesh axis 'tensr'",
+        "did you mean tensor?",
+    ),
+    ("query_proj=device", "would be ignored", "remat_policy=custom"),
+    ("dataset_type=grain", "needs grain_train_files, which is empty", "grain_train_files='data/"),
+    ("grain_train_files=a.jsonl", "would be ignored: the data are synthetic", "dataset_type=grain"),
+    ("grain_eval_files=a.jsonl", "would be ignored: the data are synthetic", "dataset_type=grain"),
+    ("tokenizer_path=x", "would be ignored: the tokenizer is made of", "tokenizer_type=huggingfac"),
+    ("train_data_columns=[]", "must be one or more columns", "text"),
+    ("eval_data_columns=a,a", "none of them twice", "text"),
+    ("eval_interval=5", "an evaluation on synthetic data would never end", "eval_steps=10"),
+    ("max_segments_per_seq=0", "must be -1 or at least 1", "-1 sets no limit"),
+    ("num_epoch=0", "must be -1 or at least 1", "-1 goes on"),
+    ("max_num_checkpoints_to_keep=0", "must be -1 or at least 1", "enable_checkpointing=false"),
+    ("eval_steps=0", "must be -1 or at least 1", "eval_interval=-1"),
+    ("learning_rate_schedule_steps=0", "must be -1 or at least 1", "-1 takes steps"),
+    ("warmup_steps_fraction=1", "warm-up takes all steps", "lr_schedule_type=constant"),
+    (
+        "learning_rate_schedule_steps=10 learning_rate_final_fraction=0",
+        "the last 990 steps would train at rate 0",
+        "steps=10",
+    ),
+    ("load_parameters_path=. load_full_state_path=.", "a run starts from one", "keep one"),
+    ("restore_step=5", "run_name is empty", "give the run_name"),
+    ("restore_step=5 run_name=a enable_checkpointing=false", "nothing is resumed", "=true"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message", "hint"), CLASHES)
+def test_a_clash_says_what_is_wrong_and_what_would_work(
+    arguments: str, message: str, hint: str, problems: Problems
+) -> None:
+    argv = arguments.split(" ")
+    found = [problem for problem in problems(*argv) if message in problem.message]
+    assert found
+    assert all(problem.origin is not None and problem.origin.by_user for problem in found)
+    assert any(hint in problem.hint for problem in found)
+    assert all(str(problem).count("\n") <= 1 for problem in found)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "base_num_kv_heads=8",
+        "base_num_kv_heads=1",
+        "base_num_query_heads=12",
+        "num_vocab_tiling=4",
+        "mlp_activations=relu",
+        "rope_high_freq_factor=1",
+        "run_name=...",
+        "run_name=2025_01_02",
+        "ici_data_parallelism=-1 ici_fsdp_parallelism=2",
+        "num_slices=4 dcn_fsdp_parallelism=2",
+        "num_slices=2 dcn_data_parallelism=2",
+        "mesh_axes=data,tensor_sequence,tensor,expert,context,fsdp,stage",
+        "query_proj=device remat_policy=custom",
+        "dataset_type=synthetic grain_train_files=a.jsonl",
+        "tokenizer_type=byte tokenizer_path=x",
+        "eval_interval=5 eval_steps=2",
+        "warmup_steps_fraction=1 lr_schedule_type=constant",
+        "steps=1 warmup_steps_fraction=0.9",
+        "learning_rate_schedule_steps=10",
+        "learning_rate_schedule_steps=5000 learning_rate_final_fraction=0",
+        "restore_step=0 run_name=a",
+        "learning_rate=0 steps=1",
+    ],
+)
+def test_what_goes_together_is_accepted(arguments: str) -> None:
+    load(arguments.split(" "), {})
+
+
+def test_a_clash_names_every_setting_and_its_origin(problems: Problems) -> None:
+    (problem,) = problems("base_num_query_heads=9")
+    assert str(problem).startswith(
+        "base_num_query_heads=9 (command line) with base_num_kv_heads=2 (configs/base.yml:"
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2, 12, 36, 97, 128256])
+def test_divisors_divide(number: int) -> None:
+    assert divisors(number) == tuple(n for n in range(1, number + 1) if number % n == 0)
