@@ -123,7 +123,7 @@ def _help_word(argv: Sequence[str]) -> str | None:
     for index, argument in enumerate(argv):
         if argument in ("--help", "-h"):
             after = argv[index + 1] if index + 1 < len(argv) else ""
-            return after.lstrip("-")
+            return after.lstrip("-").split("=")[0]
         if argument.startswith("--help="):
             return argument.removeprefix("--help=")
     return None

@@ -63,10 +63,13 @@ class Problem:
 
 
 class ConfigError(ValueError):
-    """All problems of one run; its text is what the user reads, nothing more is needed."""
+    """All problems of one run; its text is what the user reads, nothing more is needed.
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
+    Raised with a text, it is the one problem that the text tells.
+    """
+
+    def __init__(self, problems: Iterable[Problem] | str) -> None:
+        self.problems = (Problem("", problems),) if isinstance(problems, str) else tuple(problems)
         assert self.problems
         super().__init__("\n".join(map(str, self.problems)))
 

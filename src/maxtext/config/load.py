@@ -31,7 +31,7 @@ from maxtext.config.yaml_files import (
 
 _MESH = "custom_mesh_and_rule"
 _NOT_IN_MODEL_FILES = "run"
-# A problem of one of these means that settings are missing: what depends on them is not checked.
+# A problem of one of these means that a whole file is missing: what depends on it is not checked.
 _WHOLE_FILES = ("", BASE_CONFIG, "model_name", _MESH)
 
 
@@ -79,10 +79,10 @@ def load(
         model = _attempt(lambda: _checkpoint(weak.settings))
     mesh = _attempt(lambda: _mesh_file(weak.settings, files))
     defaults = _with_mesh(base, mesh)
-    override = weak.settings["override_model_config"].value is True
     merged = user.over(model).over(defaults)
     problems = [*merged.problems, *_unknown_rules(merged, base)]
-    if not override:
+    complete = all(problem.key not in _WHOLE_FILES for problem in problems)
+    if complete and weak.settings["override_model_config"].value is False:
         problems += _contradictions(user, model)
     return _checked(merged, defaults, problems, training=not model_from_checkpoint)
 
@@ -120,13 +120,18 @@ def _user_source(
     if given.config_file is not None:
         try:
             found = find_file(given.config_file, folder=Path(), origin=COMMAND_LINE)
-            files = tuple(file for file in chain(found) if not file.path.samefile(base_file()))
+            files = _above_base(found)
         except ConfigError as error:
             user = Source(problems=error.problems)
     for file in reversed(files):
         user = file_source(file, "file").over(user)
     user = environment.over(line.over(user))
     return files, Source(user.settings, user.problems + _given_twice(line, environment))
+
+
+def _above_base(path: Path) -> tuple[YamlFile, ...]:
+    """The chain that starts with `path`, without the bundled base.yml that every chain ends in."""
+    return tuple(file for file in chain(path) if not file.path.samefile(base_file()))
 
 
 def _given_twice(line: Source, environment: Source) -> tuple[Problem, ...]:
@@ -162,13 +167,13 @@ def _model_file(settings: Mapping[str, Setting], files: tuple[YamlFile, ...]) ->
     else:
         path = config_folder() / "models" / f"{name}.yml"
     if not path.is_file():
-        models = sorted(file.stem for file in path.parent.glob("*.yml"))
+        models = sorted(file.stem for file in (config_folder() / "models").glob("*.yml"))
         hint = did_you_mean(name, models) or f"there are {', '.join(models)}, or a path to a .yml"
         message = "is no file of configs/models"
         problem = Problem("model_name", message, value=name, origin=setting.origin, hint=hint)
         raise ConfigError([problem])
     found = Source()
-    for file in reversed(chain(path)):
+    for file in reversed(_above_base(path)):
         found = file_source(file, "model").over(found)
     return Source(found.settings, found.problems + _misplaced(found))
 

@@ -46,7 +46,9 @@ def test_help_shows_every_key_of_every_section(
     assert max(map(len, out.splitlines())) <= 140
 
 
-@pytest.mark.parametrize("argv", [["--help", "rope"], ["--help=rope"], ["-h", "ROPE"]])
+@pytest.mark.parametrize(
+    "argv", [["--help", "rope"], ["--help=rope"], ["-h", "ROPE"], ["--help", "rope=5"]]
+)
 def test_help_about_a_word_shows_what_has_to_do_with_it(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +109,12 @@ def test_a_problem_found_in_the_run_is_shown_with_its_origin(
     assert run_main(["steps=7"], run, program="maxtext.train", environ={}) == 2
     _, err = capsys.readouterr()
     assert err == "error: steps=7 (command line): does not fit; use 8\n"
+
+
+def test_an_error_with_a_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    run = raising(ConfigError("5 devices do not fit"))
+    assert run_main([], run, program="maxtext.train", environ={}) == 2
+    assert capsys.readouterr().err == "error: 5 devices do not fit\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("ours"), RuntimeError("x"), SystemExit(1)])

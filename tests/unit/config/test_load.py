@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from maxtext.config.errors import Problem
 from maxtext.config.flat import flatten
@@ -92,6 +93,24 @@ def test_a_model_file_may_be_named_by_path(folder: Path) -> None:
     (folder / "runs").mkdir()
     (folder / "runs" / "run.yml").write_text("model_name: ../mine.yml\n")
     assert load(["runs/run.yml"], {}).config.model.vocab_size == 300
+
+
+def test_a_model_file_that_starts_from_base_yml_says_only_its_own(folder: Path) -> None:
+    (folder / "mine.yml").write_text("base_config: base.yml\nvocab_size: 300\n")
+    loaded = load(["model_name=mine.yml", "base_emb_dim=64"], {})
+    assert (loaded.config.model.vocab_size, loaded.config.model.emb_dim) == (300, 64)
+
+
+def test_a_broken_file_does_not_cause_a_second_problem(folder: Path, problems: Problems) -> None:
+    (folder / "run.yml").write_text("override_model_config: true\nprompt: a: b\n")
+    (problem,) = problems("run.yml", f"model_name={MODEL}", "base_emb_dim=64")
+    assert "not valid YAML" in problem.message
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "zephyr"])
+def test_a_model_that_is_not_there_names_those_that_are(name: str, problems: Problems) -> None:
+    (problem,) = problems(f"model_name={name}")
+    assert "llama2-7b" in problem.hint
 
 
 @pytest.mark.parametrize("source", ["file", "command line", "environment"])
@@ -231,6 +250,9 @@ BAD_FILES = [
     (b"steps: 5\n\tlog_period: 1\n", "run.yml:2: not valid YAML:"),
     (b"steps: 5\nprompt: \xff\n", "run.yml:2: is not text in UTF-8"),
     (b"steps: 5\x07\n", "run.yml: not valid YAML:"),
+    (b"train_data_columns: " + b"[" * 100_000, "run.yml:1: not valid YAML: exceeded"),
+    (b"train_data_columns: &a [*a]\n", "train_data_columns=[...] (run.yml:1): must be a list"),
+    (b"<<: {steps: 5}\n", "<<={...} (run.yml:1): there is no such key"),
     (b"a: 1\n---\nb: 2\n", "run.yml:2: not valid YAML:"),
     (b"steps: 5\nlog_period: 1\nsteps: 5\n", "steps (run.yml:3): is given twice in this file"),
     (b"prompt: {x}\n", "prompt={...} (run.yml:1): must be text; put text in quotes"),
@@ -263,6 +285,19 @@ def test_a_file_that_is_missing_or_a_folder_is_one_problem(
     assert str(missing).startswith("quickstrat.yml (command line): no such file, neither in ")
     (is_folder,) = problems(".")
     assert "cannot be read: Is a directory" in str(is_folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("steps: 5\nprompt: a: b\n", "run.yml:2: not valid"), ("a: " + "[" * 9000, "too deeply")],
+)
+def test_a_bad_file_is_one_problem_without_libyaml_too(
+    content: str, text: str, folder: Path, problems: Problems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maxtext.config.yaml_files._Loader", yaml.SafeLoader)
+    (folder / "run.yml").write_text(content)
+    (problem,) = problems("run.yml")
+    assert text in str(problem)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key(folder: Path) -> None:
