@@ -1,5 +1,6 @@
 """Trains a model: `python -m maxtext.train [file.yml] key=value ...`."""
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -14,9 +15,18 @@ def main(argv: Sequence[str]) -> int:
 
 def _train(loaded: Loaded) -> None:
     # Imported here: jax takes seconds that help and errors need not wait for.
+    from maxtext.checkpoint import CheckpointError
     from maxtext.training.loop import train
+    from maxtext.training.recorder import NonFiniteError
 
-    train(loaded.config)
+    log = logging.getLogger("maxtext")
+    log.setLevel(logging.INFO)
+    log.addHandler(logging.StreamHandler(sys.stdout))
+    log.propagate = False
+    try:
+        train(loaded.config)
+    except (CheckpointError, NonFiniteError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

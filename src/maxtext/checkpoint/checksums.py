@@ -47,6 +47,6 @@ def array_checksums(arrays: Mapping[str, jax.Array]) -> dict[str, int]:
     return {name: int(value) for name, value in jax.device_get(on_device).items()}
 
 
-def json_checksum(value: Any) -> int:  # noqa: ANN401
+def json_checksum(value: Any) -> int:
     """The CRC-32 of a JSON value, whatever the order of its keys."""
     return zlib.crc32(json.dumps(value, sort_keys=True).encode())

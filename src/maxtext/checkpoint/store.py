@@ -167,6 +167,7 @@ class CheckpointStore:
 
     def restore_newest[T](self, target: T) -> Restored[T] | None:
         """What the newest step holds, None without one; raises as `restore`."""
+        self.wait()
         step = self.latest_step()
         return None if step is None else self.restore(step, target)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Iterable
 from typing import Literal
 
@@ -56,10 +55,11 @@ class Problem:
     def __str__(self) -> str:
         subject = setting_text(self.key, self.value, self.origin)
         head = " with ".join((subject, *self.beside)) if subject else ""
-        line = f"{head}: {self.message}" if head else self.message
-        if not self.hint:
+        line = _printable(f"{head}: {self.message}" if head else self.message)
+        hint = _printable(self.hint)
+        if not hint:
             return line
-        return f"{line}; {self.hint}" if len(line + self.hint) < _LINE else f"{line}\n  {self.hint}"
+        return f"{line}; {hint}" if len(line + hint) < _LINE else f"{line}\n  {hint}"
 
 
 class ConfigError(ValueError):
@@ -76,7 +76,8 @@ class ConfigError(ValueError):
 
 def setting_text(key: str, value: str | None, origin: Origin | None) -> str:
     """A setting in a message: `steps=0 (run.yml:3)`, as much of it as there is."""
-    text = key if value is None else f"{key}={_shown(value)}".removeprefix("=")
+    key = _cut(key)
+    text = key if value is None else f"{key}={_cut(value) or "''"}".removeprefix("=")
     if origin is None:
         return text
     return f"{text} ({origin})" if text else str(origin)
@@ -96,8 +97,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {found}?" if found is not None else ""
 
 
-def _shown(value: str) -> str:
-    if not value:
-        return "''"
-    text = value if value.isprintable() else json.dumps(value)
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _printable(text: str) -> str:
+    """The text with line breaks and other control characters as escapes."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -96,7 +96,7 @@ def _key(section: str, field: str, info: FieldInfo) -> Key:
     )
 
 
-def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401
+def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """The bare type and its limits, through `type` aliases and `Annotated`."""
     if isinstance(annotation, TypeAliasType):
         return _unwrap(annotation.__value__)
@@ -109,7 +109,7 @@ def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401
     return bare, tuple(limits)
 
 
-def _kind(bare: Any) -> tuple[Kind, tuple[str, ...]]:  # noqa: ANN401
+def _kind(bare: Any) -> tuple[Kind, tuple[str, ...]]:
     if get_origin(bare) is Literal:
         return "choice", get_args(bare)
     if get_origin(bare) is tuple:

@@ -30,7 +30,7 @@ DEGREES = {
 }
 
 
-def key(doc: str, *, name: str | None = None) -> Any:  # noqa: ANN401
+def key(doc: str, *, name: str | None = None) -> Any:
     """Declares a key; `name` is what the user types where it differs from the field."""
     return Field(alias=name, description=doc)
 
@@ -133,8 +133,8 @@ class ComputeConfig(Section):
     float32_qk_product: bool = key("Take the product of queries and keys in float32.")
     float32_logits: bool = key("Take the softmax of attention in float32.")
     attention: Literal["autoselected", "dot_product", "flash"] = key(
-        "`dot_product` runs everywhere; `flash` is the kernel that JAX keeps for TPU (splash) and "
-        "GPU (Pallas Triton); `autoselected` is flash on TPU, dot_product elsewhere."
+        "`dot_product` runs everywhere; `flash` is the kernel kept for TPU (JAX splash) and "
+        "GPU (tokamax, extra `gpu`); `autoselected` is flash on TPU, dot_product elsewhere."
     )
     scan_layers: bool = key(
         "One compiled layer, run in a loop. False unrolls: slower to compile, at times faster."

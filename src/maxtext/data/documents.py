@@ -96,8 +96,9 @@ def token_documents(reading: Reading, *, start: int) -> Generator[np.ndarray]:
     texts = reading.texts()
     if start >= len(texts):
         return
-    mean_bytes = reading.source.num_bytes / len(reading.source)
-    group = max(1, min(GROUP_DOCUMENTS, int(GROUP_BYTES / max(mean_bytes, 1.0))))
+    # Groups of about GROUP_BYTES, of one epoch at most. The stream does not depend on them.
+    count = len(reading.source)
+    group = max(1, min(GROUP_DOCUMENTS, count, GROUP_BYTES * count // reading.source.num_bytes))
     groups = (
         texts[start:]
         .batch(group, batch_fn=list)
@@ -115,7 +116,7 @@ def token_documents(reading: Reading, *, start: int) -> Generator[np.ndarray]:
         flags.FLAGS.mark_as_parsed()
     iterator = iter(groups)
     try:
-        yield from _split(iterator, limit=len(reading.source))
+        yield from _split(iterator, limit=count)
     finally:
         if reading.num_workers:
             # Grain closes only the workers it has taken an element from; asking for the state

@@ -22,7 +22,7 @@ class RowGroupCache:
         self._tables: collections.OrderedDict[tuple[Path, int], Any] = collections.OrderedDict()
         self._bytes = 0
 
-    def table(self, path: Path, group: int, names: tuple[str, ...]) -> Any:  # noqa: ANN401
+    def table(self, path: Path, group: int, names: tuple[str, ...]) -> Any:
         """Columns of a row group, as a pyarrow table."""
         table = self._tables.pop((path, group), None)
         if table is None:

@@ -59,6 +59,10 @@ class DevicePrefetcher:
             raise loaded
         return dataclasses.replace(loaded, wait_seconds=time.perf_counter() - start)
 
+    def ready(self) -> bool:
+        """Whether the next batch, or the end, is there already."""
+        return not self._ready.empty()
+
     def close(self) -> None:
         """Ends the thread, after the batch it is making, and closes the iterator."""
         self._stop.set()

@@ -55,7 +55,7 @@ def decode_utf8(content: bytes, where: Callable[[int], str]) -> str:
         ) from error
 
 
-def parse_json(content: str, where: Callable[[], str]) -> Any:  # noqa: ANN401
+def parse_json(content: str, where: Callable[[], str]) -> Any:
     """The value of a JSON text.
 
     Raises:

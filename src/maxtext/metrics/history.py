@@ -11,7 +11,7 @@ from typing import IO
 _START = '{"step": '
 
 
-def json_line(step: int, values: Mapping[str, int | float]) -> str:
+def json_line(step: int, values: Mapping[str, int | float | str]) -> str:
     """One line of valid JSON; numbers that JSON lacks become text that `float` reads."""
     return json.dumps({"step": step} | {k: _json_value(v) for k, v in values.items()}) + "\n"
 
@@ -36,8 +36,8 @@ def open_history(path: str, *, start_step: int) -> IO[str]:
         ) from error
 
 
-def _json_value(value: float) -> int | float | str:
-    if math.isfinite(value):
+def _json_value(value: float | str) -> int | float | str:
+    if isinstance(value, str) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 

@@ -50,6 +50,7 @@ class StepRecord:
         lm_loss: Its cross entropy, nats a token.
         grad_norm: Global norm of the gradient before clipping.
         learning_rate: Rate of this step's update.
+        batch_digest: Hash of the batch, for JSONL.
         extras: Further scalars under their TensorBoard names, such as
             `perf/input_wait_seconds`; JSONL gets them under the same names.
     """
@@ -61,6 +62,7 @@ class StepRecord:
     lm_loss: float
     grad_norm: float
     learning_rate: float
+    batch_digest: str
     extras: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
 
 
@@ -151,7 +153,8 @@ class StepLog:
         last = record.step == self._workload.steps - 1
         if record.step % self._config.log_period == 0 or last:
             _logger.info("%s", _step_line(record.step, fields, self._seconds_left(record.step)))
-        self._write(record.step, fields | dict(record.extras))
+        digest = {"batch_digest": record.batch_digest}
+        self._write(record.step, {**fields, **record.extras, **digest})
         self._plot(record.step, _STEP_TAGS, fields | dict(record.extras))
 
     def evaluation(self, record: EvalRecord) -> None:
@@ -174,7 +177,7 @@ class StepLog:
             return None
         return statistics.median(self._recent) * steps_left
 
-    def _write(self, step: int, fields: Mapping[str, int | float]) -> None:
+    def _write(self, step: int, fields: Mapping[str, int | float | str]) -> None:
         if self._history is not None:
             self._history.write(json_line(step, fields))
             self._history.flush()

@@ -53,7 +53,7 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:  # noqa: ANN401
+def named_leaves(tree: Any) -> dict[str, Any]:
     """Every leaf of a tree of specs, shardings or arrays under its name."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_param)
     return {path_name(path): leaf for path, leaf in leaves}
@@ -66,7 +66,7 @@ def map_params[T](fn: Callable[[str, Param], Any], specs: T) -> T:
     )
 
 
-def count_params(specs: Any) -> int:  # noqa: ANN401
+def count_params(specs: Any) -> int:
     """Number of weights."""
     return sum(one.size for one in named_leaves(specs).values())
 
@@ -91,7 +91,7 @@ def shardings[T](specs: T, layout: Layout) -> T:
     """
     problems: list[str] = []
 
-    def one(name: str, spec: Param) -> Any:  # noqa: ANN401
+    def one(name: str, spec: Param) -> Any:
         try:
             return layout.sharding(spec.axes, spec.shape)
         except ValueError as error:

@@ -1,0 +1,109 @@
+"""Self-attention. How keys are stored and which are seen is the business of the `attend` port."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from maxtext.config.schema import ComputeConfig, ModelConfig
+from maxtext.layers.linears import Linear, linear, linear_params
+from maxtext.layers.normalizations import Norm, norm, norm_params
+from maxtext.ops import attention as attention_ops
+from maxtext.ops.rope import rotate
+from maxtext.parallel.layout import constrain, current_layout
+from maxtext.parallel.params import pytree
+from maxtext.types import Array, DType, Float, Int
+
+type Rotation = tuple[Float[Array, "B L half"], Float[Array, "B L half"]]
+type Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+HEADS = ("attn_activation_batch", "attn_activation_length", "activation_heads", "activation_kv")
+KV_HEADS = (
+    "attn_activation_batch",
+    "attn_activation_length",
+    "activation_kv_heads",
+    "activation_kv",
+)
+
+
+@pytree
+class Attention:
+    """Weights of grouped-query self-attention; the norms are None without `use_qk_norm`."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+    query_norm: Norm | None
+    key_norm: Norm | None
+
+
+def attention_params(config: ModelConfig, *, dtype: DType) -> Attention:
+    """Declares the weights of `attention`."""
+    declare = functools.partial(linear_params, scale=config.dense_init_scale, dtype=dtype)
+    embed, heads, kv_heads = config.emb_dim, config.num_query_heads, config.num_kv_heads
+    one_norm = norm_params(config.head_dim, dtype=dtype) if config.use_qk_norm else None
+    key_value = declare((embed, kv_heads, config.head_dim), ("embed", "kv_heads", "kv"))
+    return Attention(
+        query=declare((embed, heads, config.head_dim), ("embed", "heads", "kv")),
+        key=key_value,
+        value=key_value,
+        out=declare((heads, config.head_dim, embed), ("heads", "kv", "embed"), num_in=2),
+        query_norm=one_norm,
+        key_norm=one_norm,
+    )
+
+
+def attention(
+    params: Attention,
+    x: Float[Array, "B L D"],
+    *,
+    rotation: Rotation,
+    attend: Attend,
+    eps: float,
+) -> Float[Array, "B L D"]:
+    """Projects to heads, rotates queries and keys, attends, projects back."""
+    x = constrain(x, "attn_activation_batch", "attn_activation_length", "attn_activation_embed")
+    q = checkpoint_name(constrain(linear(params.query, x), *HEADS), "query_proj")
+    k = checkpoint_name(constrain(linear(params.key, x), *KV_HEADS), "key_proj")
+    v = checkpoint_name(constrain(linear(params.value, x), *KV_HEADS), "value_proj")
+    if params.query_norm is not None and params.key_norm is not None:
+        q, k = norm(params.query_norm, q, eps=eps), norm(params.key_norm, k, eps=eps)
+    attended = attend(rotate(q, rotation), rotate(k, rotation), v)
+    attended = checkpoint_name(constrain(attended, *HEADS), "attention_out")
+    out = linear(params.out, attended, num_in=2)
+    out = constrain(out, "activation_batch", "activation_norm_length", "activation_embed")
+    return checkpoint_name(out, "out_proj")
+
+
+def training_attend(config: ComputeConfig, segments: Int[Array, "B L"]) -> Attend:
+    """The port of training: causal within each segment, by the op that `config` names."""
+    if config.attention == "dot_product":
+        return lambda q, k, v: attention_ops.dot_product_attention(
+            q,
+            k,
+            v,
+            segments,
+            float32_qk_product=config.float32_qk_product,
+            float32_logits=config.float32_logits,
+        )
+    assert config.attention == "flash", "`autoselected` is resolved before any layer runs"
+    kernel = {
+        "tpu": attention_ops.splash_flash_attention,
+        "gpu": attention_ops.triton_flash_attention,
+    }[jax.default_backend()]
+    return lambda q, k, v: _per_device(kernel, q, k, v, segments)
+
+
+def _per_device(kernel: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+    """Runs a kernel that XLA cannot split on each device's own rows and heads."""
+    layout = current_layout()
+    if layout is None:
+        return kernel(*operands)
+    axes = (HEADS, KV_HEADS, KV_HEADS, HEADS[:2])
+    specs = tuple(layout.spec(a, x.shape) for a, x in zip(axes, operands, strict=True))
+    run = jax.shard_map(
+        kernel, mesh=layout.mesh, in_specs=specs, out_specs=specs[0], check_vma=False
+    )
+    return run(*operands)

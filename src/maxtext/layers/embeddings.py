@@ -1,0 +1,46 @@
+"""Token embeddings and the output head."""
+
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import normal
+
+from maxtext.config.schema import ModelConfig
+from maxtext.parallel.layout import constrain
+from maxtext.parallel.params import param, pytree
+from maxtext.types import Array, DType, Float, Int, Weight
+
+EMBEDDING_STDDEV = 0.02
+
+
+@pytree
+class Embedding:
+    """Weights of a token embedding."""
+
+    embedding: Weight
+
+
+def embedding_params(config: ModelConfig, *, dtype: DType) -> Embedding:
+    """Declares the weights of `embed`."""
+    shape = (config.vocab_size, config.emb_dim)
+    return Embedding(embedding=param(shape, ("vocab", "embed"), normal(EMBEDDING_STDDEV), dtype))
+
+
+def embed(params: Embedding, tokens: Int[Array, "B L"], *, dtype: DType) -> Float[Array, "B L D"]:
+    """The embedding of each token."""
+    x = jnp.take(params.embedding, tokens, axis=0).astype(dtype)
+    return constrain(x, "activation_batch", "activation_norm_length", "activation_embed")
+
+
+def project_to_vocab(
+    x: Float[Array, "B L D"], kernel: Float[Array, "D V"], *, float32: bool
+) -> Float[Array, "B L V"]:
+    """Logits: `x` times the kernel in the type of `x`, or in float32."""
+    if float32:
+        x = x.astype(jnp.float32)
+    logits = jnp.einsum("bld,dv->blv", x, kernel.astype(x.dtype))
+    return constrain(logits, "activation_batch", "activation_length", "activation_vocab")
+
+
+def head_kernel(embedding: Embedding) -> jax.Array:
+    """The output head of a model with tied embeddings."""
+    return embedding.embedding.T

@@ -1,0 +1,1 @@
+"""Model families, and the decoder that they share."""

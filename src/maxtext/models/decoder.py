@@ -1,0 +1,211 @@
+"""The decoder that every family shares: embed, run the stack, norm, head."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from maxtext.config.schema import ModelConfig
+from maxtext.layers.attentions import Attend, Rotation
+from maxtext.layers.embeddings import Embedding, embed, embedding_params, head_kernel
+from maxtext.layers.linears import Linear, linear_params
+from maxtext.layers.normalizations import Norm, norm, norm_params
+from maxtext.ops import rope
+from maxtext.ops.dropout import dropout
+from maxtext.parallel.params import pytree, stack
+from maxtext.parallel.stages import Stages, run_layers
+from maxtext.types import Array, DType, Float, Int, PRNGKeyArray
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What every layer of one forward pass is handed."""
+
+    config: ModelConfig
+    rotation: Rotation
+    attend: Attend
+    dropout_rate: float
+
+
+@runtime_checkable
+class Layer(Protocol):
+    """One layer: weights, residual stream and dropout key to residual stream."""
+
+    def __call__(
+        self, params: Any, x: jax.Array, key: PRNGKeyArray | None, /, *, call: Call
+    ) -> jax.Array:
+        """The residual stream after the layer."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A run of equal layers.
+
+    Attributes:
+        name: Where its stacked weights lie in the decoder.
+        size: Number of layers.
+        params: Declares the weights of one.
+        layer: Applies one.
+    """
+
+    name: str
+    size: int
+    params: Any
+    layer: Layer
+
+
+type Family = Callable[..., tuple[Group, ...]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Architecture:
+    """All that is fixed about a model: its sizes and its groups of layers."""
+
+    config: ModelConfig
+    groups: tuple[Group, ...]
+    weight_dtype: DType
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """Weights of the stack and of what follows it.
+
+    In names of weights each group stands under its own name: `decoder/layers/mlp/wo/kernel`.
+
+    Attributes:
+        groups: Stacked weights of each group of layers.
+        decoder_norm: The last norm.
+        logits_dense: The output head; None where the embedding is the head.
+    """
+
+    groups: dict[str, Any]
+    decoder_norm: Norm
+    logits_dense: Linear | None
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+        """Children under their names; for JAX."""
+        named = {
+            **self.groups,
+            "decoder_norm": self.decoder_norm,
+            "logits_dense": self.logits_dense,
+        }
+        children = [(jax.tree_util.GetAttrKey(name), child) for name, child in named.items()]
+        return children, tuple(self.groups)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], children: tuple[Any, ...]) -> "Decoder":
+        """The inverse; for JAX."""
+        *groups, decoder_norm, logits_dense = children
+        return cls(
+            groups=dict(zip(names, groups, strict=True)),
+            decoder_norm=decoder_norm,
+            logits_dense=logits_dense,
+        )
+
+
+@pytree
+class Model:
+    """All weights."""
+
+    token_embedder: Embedding
+    decoder: Decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """How one forward pass runs.
+
+    Attributes:
+        attend: The attention port.
+        stages: How stacks run.
+        dtype: Type of activations.
+        dropout_rate: Part of the activations that dropout zeroes.
+        dropout_key: None turns dropout off.
+    """
+
+    attend: Attend
+    stages: Stages
+    dtype: DType
+    dropout_rate: float = 0.0
+    dropout_key: PRNGKeyArray | None = None
+
+
+def model_params(architecture: Architecture) -> Model:
+    """Declares every weight."""
+    config, dtype = architecture.config, architecture.weight_dtype
+    head = linear_params(
+        (config.emb_dim, config.vocab_size),
+        ("embed", "vocab"),
+        scale=config.dense_init_scale,
+        dtype=dtype,
+    )
+    return Model(
+        token_embedder=embedding_params(config, dtype=dtype),
+        decoder=Decoder(
+            groups={g.name: stack(g.params, g.size, "layers") for g in architecture.groups},
+            decoder_norm=norm_params(config.emb_dim, dtype=dtype),
+            logits_dense=None if config.logits_via_embedding else head,
+        ),
+    )
+
+
+def hidden_states(
+    architecture: Architecture,
+    params: Model,
+    tokens: Int[Array, "B L"],
+    positions: Int[Array, "B L"],
+    *,
+    runtime: Runtime,
+) -> Float[Array, "B L D"]:
+    """What the output head reads: the stack's result after the last norm."""
+    config = architecture.config
+    call = Call(
+        config=config,
+        rotation=rope.rotation(positions, rope_frequencies(config)),
+        attend=runtime.attend,
+        dropout_rate=runtime.dropout_rate,
+    )
+    sizes = [group.size for group in architecture.groups]
+    embed_key, *group_keys = _dropout_keys(runtime.dropout_key, sizes)
+    x = embed(params.token_embedder, tokens, dtype=runtime.dtype)
+    x = dropout(x, embed_key, rate=runtime.dropout_rate)
+    for group, keys in zip(architecture.groups, group_keys, strict=True):
+
+        def layer(weights: Any, x: jax.Array, key: Any, group: Group = group) -> jax.Array:
+            return group.layer(weights, x, key, call=call)
+
+        x = run_layers(runtime.stages, layer, params.decoder.groups[group.name], x, keys)
+    return norm(params.decoder.decoder_norm, x, eps=config.normalization_layer_epsilon)
+
+
+def output_kernel(params: Model) -> Float[Array, "D V"]:
+    """The weights of the output head, the embedding's where they are tied."""
+    if params.decoder.logits_dense is None:
+        return head_kernel(params.token_embedder)
+    return params.decoder.logits_dense.kernel
+
+
+def rope_frequencies(config: ModelConfig) -> np.ndarray:
+    """The model's RoPE frequencies, one for each pair of channels, in radians a position."""
+    frequencies = rope.inverse_frequencies(config.head_dim, config.rope_max_timescale)
+    if config.rope_type == "default":
+        return frequencies
+    scaling = rope.Llama3Scaling(
+        factor=config.rope_factor,
+        low_freq_factor=config.rope_low_freq_factor,
+        high_freq_factor=config.rope_high_freq_factor,
+        original_length=config.original_max_position_embeddings,
+    )
+    return rope.scale_llama3(frequencies, scaling)
+
+
+def _dropout_keys(key: PRNGKeyArray | None, sizes: list[int]) -> list[Any]:
+    """A key for the embedding, then for each group one key a layer."""
+    if key is None:
+        return [None] * (1 + len(sizes))
+    embed_key, *rest = jax.random.split(key, 1 + len(sizes))
+    return [embed_key, *(jax.random.split(k, size) for k, size in zip(rest, sizes, strict=True))]

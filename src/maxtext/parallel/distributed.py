@@ -1,0 +1,64 @@
+"""Several processes to one run."""
+
+import os
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from maxtext.config.schema import RunConfig
+
+# The CPU client runs one blocking collective a local device; with a pool as small as the cores it
+# would wait for ever.
+CPU_THREADS = "32"
+
+
+def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> None:
+    """Joins the other processes, where the environment tells of any.
+
+    That is `JAX_COORDINATOR_ADDRESS` with `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, or a cluster
+    that `jax.distributed.initialize` knows by itself: Open MPI, SLURM, TPU pods, GKE.
+
+    Raises:
+        ValueError: Some of the three variables are missing, or `run_name` is empty, so that each
+            process would make up its own.
+    """
+    if config.skip_jax_distributed_system or not _is_cluster(environ):
+        return
+    if not config.run_name:
+        raise ValueError("run_name is empty: several processes need one name for their run")
+    os.environ.setdefault("NPROC", CPU_THREADS)
+    timeout = config.jax_distributed_initialization_timeout
+    if "JAX_COORDINATOR_ADDRESS" not in environ:
+        jax.distributed.initialize(initialization_timeout=timeout)
+        return
+    names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    missing = [name for name in names if not environ.get(name, "").isdecimal()]
+    if missing:
+        raise ValueError(
+            f"JAX_COORDINATOR_ADDRESS={environ['JAX_COORDINATOR_ADDRESS']} is set, so "
+            f"{' and '.join(missing)} must be a number"
+        )
+    jax.distributed.initialize(
+        coordinator_address=environ["JAX_COORDINATOR_ADDRESS"],
+        num_processes=int(environ["JAX_NUM_PROCESSES"]),
+        process_id=int(environ["JAX_PROCESS_ID"]),
+        initialization_timeout=timeout,
+    )
+
+
+def _is_cluster(environ: Mapping[str, str]) -> bool:
+    sizes = ("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+    many = any(int(environ.get(name) or 1) > 1 for name in sizes)
+    pod = (
+        "," in environ.get("TPU_WORKER_HOSTNAMES", "") or "MEGASCALE_COORDINATOR_ADDRESS" in environ
+    )
+    return "JAX_COORDINATOR_ADDRESS" in environ or many or pod
+
+
+def gather(*values: int) -> np.ndarray:
+    """The integers of every process, one row a process; all of them must call it."""
+    if jax.process_count() == 1:
+        return np.asarray([values])
+    return np.asarray(multihost_utils.process_allgather(np.asarray(values)))

@@ -1,0 +1,1 @@
+"""Training: state, loss, step, evaluation, and the loop that runs them."""

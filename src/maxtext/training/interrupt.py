@@ -1,0 +1,38 @@
+"""SIGTERM and Ctrl-C as a wish that the loop grants between two steps."""
+
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupt:
+    """Remembers the first signal inside the block; a second one ends the process at once.
+
+    Attributes:
+        signal: Number of the first signal, 0 until there is one.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for one in SIGNALS:
+            self._previous[one] = signal.signal(one, self._receive)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for one, handler in self._previous.items():
+            signal.signal(one, handler)  # pyright: ignore[reportArgumentType]
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = number

@@ -1,0 +1,71 @@
+"""The loss of a batch, as sums: whoever divides does so once, over the global batch."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from maxtext.config.schema import ComputeConfig
+from maxtext.data.batch import Batch
+from maxtext.layers.attentions import training_attend
+from maxtext.layers.embeddings import project_to_vocab
+from maxtext.models.decoder import Architecture, Model, Runtime, hidden_states, output_kernel
+from maxtext.ops.cross_entropy import cross_entropy
+from maxtext.parallel.layout import constrain
+from maxtext.parallel.params import pytree
+from maxtext.parallel.stages import stages_from_config
+from maxtext.types import Array, Float, Int, PRNGKeyArray
+
+
+@pytree
+class LossSums:
+    """Sums over tokens that count, those with a segment.
+
+    Attributes:
+        cross_entropy: Of the negative log-likelihoods, in nats.
+        z_loss: Of the squared logsumexps of the logits.
+        tokens: Number of them.
+    """
+
+    cross_entropy: Float[Array, ""]
+    z_loss: Float[Array, ""]
+    tokens: Int[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossFn:
+    """The loss of one model; `compute` must be resolved (no `auto`)."""
+
+    architecture: Architecture
+    compute: ComputeConfig
+    dropout_rate: float = 0.0
+
+    def __call__(
+        self, params: Model, batch: Batch, dropout_key: PRNGKeyArray | None = None
+    ) -> LossSums:
+        """The sums over `batch`; without a key there is no dropout."""
+        batch = jax.tree.map(lambda x: constrain(x, "activation_batch", None), batch)
+        runtime = Runtime(
+            attend=training_attend(self.compute, batch.segments),
+            stages=stages_from_config(self.compute),
+            dtype=self.compute.dtype,
+            dropout_rate=self.dropout_rate,
+            dropout_key=dropout_key,
+        )
+        hidden = hidden_states(
+            self.architecture, params, batch.inputs, batch.positions, runtime=runtime
+        )
+        nll, normalizer = cross_entropy(
+            hidden,
+            output_kernel(params),
+            batch.targets,
+            project=functools.partial(project_to_vocab, float32=self.compute.logits_dot_in_fp32),
+            num_tiles=self.compute.num_vocab_tiling,
+        )
+        counts = batch.segments != 0
+        return LossSums(
+            cross_entropy=jnp.sum(jnp.where(counts, nll, 0.0)),
+            z_loss=jnp.sum(jnp.where(counts, jnp.square(normalizer), 0.0)),
+            tokens=jnp.sum(counts),
+        )

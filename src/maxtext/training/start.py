@@ -1,0 +1,207 @@
+"""What a run starts from: its data, its state, its compiled step, its log."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable
+
+import jax
+from jax.stages import Compiled
+
+from maxtext.checkpoint import CheckpointStore, load_full_state, load_parameters
+from maxtext.data.batch import Batch, State
+from maxtext.data.iterators import make_train_iterator
+from maxtext.data.prefetch import DevicePrefetcher
+from maxtext.metrics.devices import peak_flops
+from maxtext.metrics.flops import train_flops
+from maxtext.metrics.step_log import StepLog, Workload
+from maxtext.parallel.mesh import describe
+from maxtext.parallel.params import count_params, named_leaves
+from maxtext.training.evaluation import Evaluation
+from maxtext.training.recorder import Recorder
+from maxtext.training.setup import Setup, config_errors, data_shard, place
+from maxtext.training.state import TrainState, fresh_state, state_from_params
+from maxtext.training.step import StepMetrics
+
+_logger = logging.getLogger(__name__)
+GIB = 2**30
+
+type StepFn = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
+
+
+@dataclasses.dataclass
+class Run:
+    """A run under way; `step` updates are done, `data_state` is the place in the data."""
+
+    setup: Setup
+    state: TrainState
+    step: int
+    data_state: State
+    batches: DevicePrefetcher
+    evaluation: Evaluation | None
+    store: CheckpointStore | None
+    step_fn: StepFn
+    recorder: Recorder
+    log: StepLog
+
+
+def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
+    """Opens everything, what can fail on the user's input first; `stack` closes it.
+
+    Raises:
+        ConfigError: Data cannot be read, or a checkpoint is damaged or of another model.
+    """
+    log_start(setup)
+    config = setup.config
+    shape = setup.batch_shape
+    sharding = setup.batch_sharding(shape)
+    with config_errors():
+        shard, rows = data_shard(sharding, shape)
+        iterator = make_train_iterator(
+            config.data, rows=rows, shard=shard, vocab_size=config.model.vocab_size
+        )
+        stack.callback(iterator.close)
+        evaluation = Evaluation(setup) if config.training.eval_interval >= 0 else None
+        if evaluation is not None:
+            stack.callback(evaluation.close)
+        store = None
+        if config.checkpoint.enable_checkpointing:
+            store = stack.enter_context(_open_store(setup))
+        state, data_state = starting_state(setup, store)
+        if data_state is not None:
+            iterator.set_state(data_state)
+    batches = DevicePrefetcher(
+        iterator,
+        place=functools.partial(place, sharding=sharding, shape=shape),
+        size=config.data.grain_prefetch_buffer_size,
+    )
+    stack.callback(batches.close)
+    step = int(state.step)
+    workload = _workload(setup)
+    with config_errors():
+        log = stack.enter_context(
+            StepLog(
+                config.metrics,
+                workload,
+                tensorboard_dir=str(setup.directory / "tensorboard"),
+                start_step=step,
+                writes=jax.process_index() == 0,
+            )
+        )
+    return Run(
+        setup=setup,
+        state=state,
+        step=step,
+        data_state=iterator.get_state() if data_state is None else data_state,
+        batches=batches,
+        evaluation=evaluation,
+        store=store,
+        step_fn=compile_step(setup),
+        recorder=Recorder(log, config.training),
+        log=log,
+    )
+
+
+def starting_state(setup: Setup, store: CheckpointStore | None) -> tuple[TrainState, State | None]:
+    """The state, and the place in the data where one is known.
+
+    The run's own checkpoints come first, then the path that the config gives, then random
+    weights.
+
+    Raises:
+        CheckpointError: A checkpoint is damaged, or of another model.
+    """
+    config = setup.config.checkpoint
+    wanted = config.restore_step
+    if store is not None and (wanted != -1 or store.latest_step() is not None):
+        found = store.restore(wanted, setup.abstract) if wanted != -1 else None
+        found = found or store.restore_newest(setup.abstract)
+        assert found is not None
+        _logger.info("resumed from step %d of %s", int(found.state.step), setup.directory)
+        if found.set_aside:
+            _logger.info("set aside newer steps: %s", ", ".join(map(str, found.set_aside)))
+        return found.state, found.data_state
+    if config.load_full_state_path:
+        found = load_full_state(config.load_full_state_path, setup.abstract)
+        return found.state, found.data_state
+    if config.load_parameters_path:
+        params = load_parameters(config.load_parameters_path, setup.abstract.params)
+        return state_from_params(params, setup.optimizer, setup.abstract), None
+    seed = setup.config.training.init_weights_seed
+    return fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=seed), None
+
+
+def compile_step(setup: Setup) -> StepFn:
+    """The training step for this run's shapes, its state donated; logs time and memory."""
+    began = time.perf_counter()
+    step = jax.jit(setup.train_step(), donate_argnums=0)
+    compiled = step.lower(setup.abstract, setup.abstract_batch(setup.batch_shape)).compile()
+    seconds = time.perf_counter() - began
+    _logger.info("step compiled in %.1f s%s", seconds, _memory_text(compiled))
+    return compiled
+
+
+def log_start(setup: Setup) -> None:
+    """Logs the config, the mesh, the size of the model and the work of a step."""
+    config = setup.config
+    if config.run.log_config:
+        for section in type(config).model_fields:
+            values = getattr(config, section).model_dump(mode="json", by_alias=True)
+            text = " ".join(f"{key}={value}" for key, value in values.items())
+            _logger.info("%s: %s", section, text)
+    rows, length = setup.batch_shape
+    flops = _workload(setup).flops_per_device * setup.layout.mesh.size
+    _logger.info("run %s on %s", setup.directory, describe(setup.layout.mesh))
+    _logger.info(
+        "%s: %s parameters in %s; a step takes %d rows of %d tokens and %.4g TFLOPs, attention is "
+        "%s in %s",
+        config.run.model_name,
+        f"{count_params(setup.specs):,}",
+        config.compute.weight_dtype,
+        rows,
+        length,
+        flops / 1e12,
+        config.compute.attention,
+        config.compute.dtype,
+    )
+
+
+def _open_store(setup: Setup) -> CheckpointStore:
+    config = setup.config.checkpoint
+    return CheckpointStore(
+        setup.directory / "checkpoints",
+        keep=config.max_num_checkpoints_to_keep,
+        asynchronous=config.async_checkpointing,
+    )
+
+
+def _workload(setup: Setup) -> Workload:
+    config = setup.config
+    rows, length = setup.batch_shape
+    tokens = rows * length / setup.layout.mesh.size
+    assert config.compute.attention != "autoselected"
+    flops = train_flops(
+        named_leaves(setup.specs),
+        config.model,
+        attention=config.compute.attention,
+        length=length,
+    )
+    device = setup.layout.mesh.devices.flat[0]
+    assert config.compute.dtype != "auto"
+    return Workload(
+        steps=config.training.steps,
+        tokens_per_device=tokens,
+        flops_per_device=flops.per_token * tokens,
+        peak_flops=peak_flops(device.device_kind, config.compute.dtype),
+    )
+
+
+def _memory_text(compiled: Compiled) -> str:
+    """What the compiler says of memory, where it says anything."""
+    memory = compiled.memory_analysis()
+    if memory is None:
+        return ""
+    held, extra = memory.argument_size_in_bytes / GIB, memory.temp_size_in_bytes / GIB
+    return f"; memory a device: {held:.3g} GiB state and batch, {extra:.3g} GiB while it runs"

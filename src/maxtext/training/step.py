@@ -1,0 +1,125 @@
+"""One training step, as a pure function."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from maxtext.data.batch import Batch
+from maxtext.models.decoder import Model
+from maxtext.parallel.layout import constrain
+from maxtext.parallel.params import pytree
+from maxtext.training.loss import LossFn, LossSums
+from maxtext.training.state import TrainState
+from maxtext.types import Array, Float, Int
+
+
+@pytree
+class StepMetrics:
+    """Scalars of one step.
+
+    Attributes:
+        loss: What was minimized, in nats a token: cross entropy and weighted z-loss.
+        lm_loss: The cross entropy alone.
+        z_loss: Mean squared logsumexp of the logits, not weighted.
+        total_weights: Tokens that count, over the global batch.
+        grad_norm: Global L2 norm of the gradient before clipping.
+        param_norm: Global L2 norm of the weights before the update.
+        learning_rate: Rate of this step's update.
+    """
+
+    loss: Float[Array, ""]
+    lm_loss: Float[Array, ""]
+    z_loss: Float[Array, ""]
+    total_weights: Int[Array, ""]
+    grad_norm: Float[Array, ""]
+    param_norm: Float[Array, ""]
+    learning_rate: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainStep:
+    """Takes one optimizer step; jit it with the state donated.
+
+    Attributes:
+        loss_fn: Sums of the loss over (a part of) a batch.
+        optimizer: Gradients to updates.
+        schedule: The learning rate, for the log.
+        shardings: Where gradients lie: as their weights.
+        accumulation: Parts that the batch is taken in, one after another.
+        z_loss_multiplier: Weight of the z-loss.
+        seed: Of dropout.
+    """
+
+    loss_fn: LossFn
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    shardings: Any
+    accumulation: int = 1
+    z_loss_multiplier: float = 0.0
+    seed: int = 0
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        """The next state, and the step's metrics."""
+        tokens = jnp.maximum(1, jnp.sum(batch.segments != 0))
+        grads, sums = self._gradients(state, batch, tokens)
+        updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        lm_loss, z_loss = sums.cross_entropy / tokens, sums.z_loss / tokens
+        metrics = StepMetrics(
+            loss=lm_loss + self.z_loss_multiplier * z_loss,
+            lm_loss=lm_loss,
+            z_loss=z_loss,
+            total_weights=sums.tokens,
+            grad_norm=optax.tree.norm(grads),
+            param_norm=optax.tree.norm(state.params),
+            learning_rate=jnp.asarray(self.schedule(state.step), jnp.float32),
+        )
+        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    def _gradients(
+        self, state: TrainState, batch: Batch, tokens: jax.Array
+    ) -> tuple[Any, LossSums]:
+        """Gradients of the loss over the whole batch, whatever parts it is taken in."""
+
+        def part_loss(params: Model, part: Batch, index: jax.Array) -> tuple[jax.Array, LossSums]:
+            sums = self.loss_fn(params, part, self._dropout_key(state.step, index))
+            total = sums.cross_entropy + self.z_loss_multiplier * sums.z_loss
+            return total / tokens, sums
+
+        def part_grads(part: Batch, index: jax.Array) -> tuple[Any, LossSums]:
+            grads, sums = jax.grad(part_loss, has_aux=True)(state.params, part, index)
+            return jax.lax.with_sharding_constraint(grads, self.shardings), sums
+
+        if self.accumulation == 1:
+            return part_grads(batch, jnp.zeros((), jnp.int32))
+
+        def add(carry: tuple[Any, LossSums], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, carry, part_grads(*part)), None
+
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params)
+        zero = jnp.zeros((), jnp.float32)
+        sums = LossSums(cross_entropy=zero, z_loss=zero, tokens=jnp.zeros((), jnp.int32))
+        carry = (jax.lax.with_sharding_constraint(zeros, self.shardings), sums)
+        parts = (split(batch, self.accumulation), jnp.arange(self.accumulation))
+        return jax.lax.scan(add, carry, parts)[0]
+
+    def _dropout_key(self, step: jax.Array, index: jax.Array) -> jax.Array | None:
+        if self.loss_fn.dropout_rate == 0.0:
+            return None
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), step), index)
+
+
+def split(batch: Batch, parts: int) -> Batch:
+    """The batch with a leading dim of `parts`; part i has rows i, i + parts, ...
+
+    Taken so, every device keeps rows of its own in each part.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+        x = x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+        return constrain(x, None, "activation_batch", None)
+
+    return jax.tree.map(one, batch)
