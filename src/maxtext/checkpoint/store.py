@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -117,6 +118,7 @@ class CheckpointStore:
         arrays = named_leaves(state)
         values = _checked_values(arrays, _gather(data_state), config)
         try:
+            self._require_writable()
             self._writer.start(self._directory / str(step), arrays, values)
         except Exception as error:
             raise self._write_error(step, error) from error
@@ -189,6 +191,12 @@ class CheckpointStore:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _require_writable(self) -> None:
+        # Asked first: a save that fails at its start makes Orbax write warnings to stderr.
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(self._directory, os.W_OK | os.X_OK):
+            raise PermissionError("no permission to write")
 
     def _commit(self) -> None:
         """Waits for the step's final name, and only then deletes old ones."""
