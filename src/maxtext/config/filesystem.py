@@ -1,4 +1,7 @@
-"""Settings that name files: what must exist exists, what will be written can be."""
+"""Settings that name files: what must exist exists, what will be written can be.
+
+`os.path` answers where `pathlib` raises: to names that are too long and to homes of nobody.
+"""
 
 import glob
 import os
@@ -9,6 +12,7 @@ from maxtext.config.derive import Clash
 from maxtext.config.flat import step_folder
 from maxtext.config.schema import CheckpointConfig, Config, DataConfig
 
+_LONGEST_NAME = 255
 _SUFFIXES = (".jsonl", ".txt", ".parquet", ".arrayrecord", ".array_record")
 
 
@@ -41,9 +45,9 @@ def _tokenizer(data: DataConfig) -> Iterator[Clash]:
     if not data.tokenizer_path:
         yield Clash(keys, "the huggingface tokenizer needs a path", hint)
         return
-    path = Path(data.tokenizer_path).expanduser()
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
+    path = Path(os.path.expanduser(data.tokenizer_path))
+    file = path / "tokenizer.json" if os.path.isdir(path) else path
+    if not os.path.isfile(file):
         yield Clash(keys, f"there is no file {file}", _remote(data.tokenizer_path) or hint)
     elif not os.access(file, os.R_OK):
         yield Clash(keys, f"{file} cannot be read", "see its permissions")
@@ -55,7 +59,7 @@ def _checkpoints(checkpoint: CheckpointConfig) -> Iterator[Clash]:
         if not path or step_folder(path) is not None:
             continue
         hint = "give a run's folder, its `checkpoints`, or one step in there"
-        exists = Path(path).expanduser().exists()
+        exists = os.path.exists(os.path.expanduser(path))
         message = "there is no checkpoint in it" if exists else "does not exist"
         yield Clash((key,), message, _remote(path) or hint)
 
@@ -118,7 +122,7 @@ def _output(config: Config) -> Iterator[Clash]:
     elif "://" in directory:
         yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
     else:
-        run = Path(directory).expanduser() / config.run.run_name
+        run = Path(os.path.expanduser(directory)) / config.run.run_name
         for wrong in _not_a_folder_to_be(run):
             yield Clash((key,), wrong, "name a folder that can be written")
 
@@ -126,10 +130,10 @@ def _output(config: Config) -> Iterator[Clash]:
 def _metrics_file(config: Config) -> Iterator[Clash]:
     if not config.metrics.metrics_file:
         return
-    file = Path(config.metrics.metrics_file).expanduser()
-    if file.is_dir():
+    file = Path(os.path.expanduser(config.metrics.metrics_file))
+    if os.path.isdir(file):
         yield Clash(("metrics_file",), "is a folder", "name a file in it")
-    elif file.exists() and not os.access(file, os.W_OK):
+    elif os.path.exists(file) and not os.access(file, os.W_OK):
         yield Clash(("metrics_file",), "cannot be written", "see its permissions")
     else:
         for wrong in _not_a_folder_to_be(file.parent):
@@ -138,6 +142,8 @@ def _metrics_file(config: Config) -> Iterator[Clash]:
 
 def _not_a_folder_to_be(folder: Path) -> Iterator[str]:
     """Why `folder` is not, or cannot be made, a folder to write in."""
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in folder.parts):
+        yield "a name in it is too long"
     for place in (folder, *folder.parents):
         if os.path.lexists(place):
             if not place.is_dir():

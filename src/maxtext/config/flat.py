@@ -1,6 +1,7 @@
 """A config as one flat JSON object under the names that users type, and back."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -92,12 +93,12 @@ def step_folder(path: str) -> Path | None:
 
     Reads names only.
     """
-    place = Path(path).expanduser()
-    if place.name.isdecimal() and (place / "config").is_dir():
-        return place
-    for folder in (place, place / "checkpoints"):
-        if folder.is_dir():
-            steps = [one for one in folder.iterdir() if one.name.isdecimal() and one.is_dir()]
+    place = os.path.expanduser(path)
+    if Path(place).name.isdecimal() and os.path.isdir(os.path.join(place, "config")):
+        return Path(place)
+    for folder in (place, os.path.join(place, "checkpoints")):
+        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK):
+            steps = [one for one in Path(folder).iterdir() if one.name.isdecimal() and one.is_dir()]
             if steps:
                 return max(steps, key=lambda step: int(step.name))
     return None

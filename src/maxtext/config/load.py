@@ -1,6 +1,7 @@
 """All sources to one frozen config, with every problem reported at once."""
 
 import dataclasses
+import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -166,7 +167,7 @@ def _model_file(settings: Mapping[str, Setting], files: tuple[YamlFile, ...]) ->
         )
     else:
         path = config_folder() / "models" / f"{name}.yml"
-    if not path.is_file():
+    if not os.path.isfile(path):
         models = sorted(file.stem for file in (config_folder() / "models").glob("*.yml"))
         hint = did_you_mean(name, models) or f"there are {', '.join(models)}, or a path to a .yml"
         message = "is no file of configs/models"

@@ -45,7 +45,7 @@ def parse_text(key: Key, text: str) -> Value:
     Raises:
         Refused: It is not of the key's type. Bounds and choices are checked by the schema.
     """
-    _check_utf8(text)
+    _check_characters(text)
     match key.kind:
         case "text":
             return text
@@ -145,7 +145,9 @@ def value_text(value: Value | Json) -> str:
     return str(value)
 
 
-def _check_utf8(text: str) -> None:
+def _check_characters(text: str) -> None:
+    if "\0" in text:
+        raise Refused("must not hold the character NUL")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.resources
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -80,10 +81,10 @@ def find_file(
     Raises:
         ConfigError: There is none.
     """
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     places = (folder / path, config_folder() / path, config_folder().parent / path)
     for place in places:
-        if place.exists() and place != other_than:
+        if os.path.exists(place) and place != other_than:
             return place
     bundled = {file.stem: file.name for file in config_folder().glob("*.yml")}
     meant = nearest(path.stem, bundled)

@@ -23,7 +23,7 @@ FILE = Origin("file", "run.yml:3")
             Problem("a", "clash", value="1", origin=FILE, beside=("b=2 (x)", "c=3 (y)")),
             "a=1 (run.yml:3) with b=2 (x) with c=3 (y): clash",
         ),
-        (Problem("prompt", "is odd", value="a\nb"), 'prompt="a\\nb": is odd'),
+        (Problem("prompt", "is odd", value="a\nb"), "prompt=a\\nb: is odd"),
         (Problem("a", "x" * 60, hint="y" * 60), f"a: {'x' * 60}\n  {'y' * 60}"),
     ],
 )

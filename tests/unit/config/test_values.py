@@ -230,3 +230,9 @@ def test_a_wrong_word_names_the_nearest_choice() -> None:
 def test_an_argument_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be text in UTF-8"):
         load(["prompt=\udcff"], {})
+
+
+def test_a_nul_in_yaml_is_refused(folder: Path) -> None:
+    (folder / "run.yml").write_text('metrics_file: "a\\0b"\n')
+    with pytest.raises(ConfigError, match="must not hold the character NUL"):
+        load(["run.yml"], {})
