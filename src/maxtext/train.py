@@ -1,8 +1,9 @@
 """Trains a model: `python -m maxtext.train [file.yml] key=value ...`."""
 
+import contextlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from maxtext.config.cli import run_main
 from maxtext.config.load import Loaded
@@ -19,14 +20,28 @@ def _train(loaded: Loaded) -> None:
     from maxtext.training.loop import train
     from maxtext.training.recorder import NonFiniteError
 
-    log = logging.getLogger("maxtext")
-    log.setLevel(logging.INFO)
-    log.addHandler(logging.StreamHandler(sys.stdout))
-    log.propagate = False
     try:
-        train(loaded.config)
+        with _log_to_stdout():
+            train(loaded.config)
     except (CheckpointError, NonFiniteError) as error:
         sys.exit(f"error: {error}")
+
+
+@contextlib.contextmanager
+def _log_to_stdout() -> Generator[None]:
+    """What the package logs inside the block, as plain lines; nothing stays after it."""
+    log = logging.getLogger("maxtext")
+    before = log.level, log.propagate
+    handler = logging.StreamHandler(sys.stdout)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 if __name__ == "__main__":

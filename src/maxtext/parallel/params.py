@@ -6,7 +6,7 @@ Everything else is derived from such a spec tree: shardings, restore targets, we
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast, dataclass_transform
 
 import jax
@@ -40,8 +40,29 @@ def param(shape: tuple[int, ...], axes: Axes, init: Initializer, dtype: DType) -
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def pytree[T](cls: type[T]) -> type[T]:
-    """Makes a frozen, keyword-only dataclass that JAX can traverse."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    """Makes a frozen, keyword-only dataclass that JAX can traverse.
+
+    JAX rebuilds it without its constructor, which tests hold to the declared types: JAX puts
+    whatever it likes into a tree, marks of its own in the place of None too.
+    """
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    names = tuple(field.name for field in dataclasses.fields(cast(Any, made)))
+    keys = tuple(map(jax.tree_util.GetAttrKey, names))
+
+    def flatten(tree: Any) -> tuple[tuple[Any, ...], None]:
+        return tuple(getattr(tree, name) for name in names), None
+
+    def flatten_with_keys(tree: Any) -> tuple[tuple[Any, ...], None]:
+        return tuple(zip(keys, flatten(tree)[0], strict=True)), None
+
+    def unflatten(_: None, children: Iterable[Any]) -> T:
+        tree = object.__new__(made)
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(tree, name, child)
+        return tree
+
+    jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten, flatten)
+    return made
 
 
 def _is_param(leaf: object) -> bool:

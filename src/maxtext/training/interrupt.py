@@ -2,7 +2,6 @@
 
 import signal
 from types import FrameType, TracebackType
-from typing import Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -18,7 +17,7 @@ class Interrupt:
         self.signal = 0
         self._previous: dict[int, object] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Interrupt":
         for one in SIGNALS:
             self._previous[one] = signal.signal(one, self._receive)
         return self
