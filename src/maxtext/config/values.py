@@ -22,6 +22,8 @@ type Json = str | bool | int | float | list["Json"] | dict[str, "Json"] | None
 _DIGITS = r"(?:0|[1-9][0-9]{0,2}(?:_[0-9]{3})+|[1-9][0-9]{0,17})"
 _WHOLE = re.compile(rf"[+-]?{_DIGITS}")
 _NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{{1,3}})?")
+# Devices count in 32 bits.
+_LARGEST = 2**32 - 1
 _NULL_TAG = "tag:yaml.org,2002:null"
 
 
@@ -166,7 +168,9 @@ def _flag(key: Key, text: str) -> bool:
 
 def _whole(key: Key, text: str) -> int:
     if _WHOLE.fullmatch(text):
-        return int(text)
+        if abs(number := int(text)) <= _LARGEST:
+            return number
+        raise Refused(f"must be {key.allowed}", hint=f"no whole number may be over {_LARGEST}")
     raise Refused(f"must be {key.allowed}", hint=_whole_hint(key, text))
 
 
