@@ -9,6 +9,7 @@ type Level = Literal["default", "model", "checkpoint", "file", "command line", "
 
 _LINE = 100
 _SHOWN = 60
+_LONGEST = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +98,12 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {found}?" if found is not None else ""
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+def _cut(text: str, length: int = _SHOWN) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def _printable(text: str) -> str:
-    """The text with line breaks and other control characters as escapes."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    """The text, not too long, with line breaks and other control characters as escapes."""
+    return "".join(
+        char if char.isprintable() else repr(char)[1:-1] for char in _cut(text, _LONGEST)
+    )

@@ -137,7 +137,7 @@ def compose(text: str, *, name: str) -> yaml.Node | None:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}" if mark else name
         message = f"not valid YAML: {error.problem or error.context}"
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
         place, message = name, f"not valid YAML: {' '.join(str(error).split())}"
     except RecursionError:
         place, message = name, "not valid YAML: nested too deeply"

@@ -234,6 +234,14 @@ def test_an_argument_that_is_no_setting_says_what_would_be(
     assert text in str(problem)
 
 
+def test_a_message_is_never_long(problems: Problems) -> None:
+    found = problems(
+        f"prompt={'a' * 9000}", "prompt=b", f"--{'b' * 9000}", f"mesh_axes={'c' * 9000}"
+    )
+    assert len(found) >= 3
+    assert all(len(str(problem)) < 1100 for problem in found)
+
+
 def test_a_flag_does_not_swallow_the_next_one(problems: Problems) -> None:
     (problem,) = problems("--packing", "--steps=5")
     assert problem.key == "--packing"

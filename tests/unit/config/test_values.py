@@ -228,6 +228,11 @@ def test_a_wrong_word_names_the_nearest_choice() -> None:
     assert activations.hint == "did you mean linear?"
 
 
+def test_rules_that_are_not_utf8_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must be a mapping"):
+        load(["logical_axis_rules=\udcff"], {})
+
+
 def test_an_argument_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be text in UTF-8"):
         load(["prompt=\udcff"], {})
