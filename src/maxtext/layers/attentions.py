@@ -1,9 +1,11 @@
 """Self-attention. How keys are stored and which are seen is the business of the `attend` port."""
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from maxtext.config.schema import ComputeConfig, ModelConfig
@@ -96,14 +98,25 @@ def training_attend(config: ComputeConfig, segments: Int[Array, "B L"]) -> Atten
     return lambda q, k, v: _per_device(kernel, q, k, v, segments)
 
 
-def _per_device(kernel: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+def _per_device(
+    kernel: Callable[..., jax.Array],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: jax.Array,
+) -> jax.Array:
     """Runs a kernel that XLA cannot split on each device's own rows and heads."""
     layout = current_layout()
     if layout is None:
-        return kernel(*operands)
-    axes = (HEADS, KV_HEADS, KV_HEADS, HEADS[:2])
-    specs = tuple(layout.spec(a, x.shape) for a, x in zip(axes, operands, strict=True))
+        return kernel(q, k, v, segments)
+    # Query heads must find the key and value heads of their groups on their own device, so these
+    # are repeated where they are fewer than the devices.
+    ways = layout.ways("activation_heads")
+    copies = ways // math.gcd(ways, k.shape[2])
+    k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
+    specs = tuple(layout.spec(HEADS, x.shape) for x in (q, k, v))
+    rows = layout.spec(HEADS[:2], segments.shape)
     run = jax.shard_map(
-        kernel, mesh=layout.mesh, in_specs=specs, out_specs=specs[0], check_vma=False
+        kernel, mesh=layout.mesh, in_specs=(*specs, rows), out_specs=specs[0], check_vma=False
     )
-    return run(*operands)
+    return run(q, k, v, segments)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from maxtext.types import Array, Float, Int
 
-MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 FLASH_BLOCK = 128
 
 
@@ -40,7 +39,7 @@ def dot_product_attention(
         scores = scores.astype(jnp.float32)
     causal = jnp.tril(jnp.ones((length, length), bool))
     seen = causal & (segments[:, :, None] == segments[:, None, :])
-    scores = jnp.where(seen[:, None, None], scores, jnp.asarray(MASKED, scores.dtype))
+    scores = jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
     return jnp.einsum("bkgls,bskn->blkgn", weights, v).reshape(q.shape)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import jax
-from jax.stages import Compiled
+from jax.stages import Compiled, Traced
 
 from maxtext.checkpoint import CheckpointStore, load_full_state, load_parameters
 from maxtext.data.batch import Batch, State
@@ -54,6 +54,8 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
         ConfigError: Data cannot be read, or a checkpoint is damaged or of another model.
     """
     log_start(setup)
+    with config_errors():
+        traced = trace_step(setup)
     config = setup.config
     shape = setup.batch_shape
     sharding = setup.batch_sharding(shape)
@@ -98,7 +100,7 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
         batches=batches,
         evaluation=evaluation,
         store=store,
-        step_fn=compile_step(setup),
+        step_fn=compile_step(traced),
         recorder=Recorder(log, config.training),
         log=log,
     )
@@ -133,11 +135,20 @@ def starting_state(setup: Setup, store: CheckpointStore | None) -> tuple[TrainSt
     return fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=seed), None
 
 
-def compile_step(setup: Setup) -> StepFn:
-    """The training step for this run's shapes, its state donated; logs time and memory."""
-    began = time.perf_counter()
+def trace_step(setup: Setup) -> Traced:
+    """The training step for this run's shapes, its state donated.
+
+    Raises:
+        ValueError: An activation cannot be laid out so.
+    """
     step = jax.jit(setup.train_step(), donate_argnums=0)
-    compiled = step.lower(setup.abstract, setup.abstract_batch(setup.batch_shape)).compile()
+    return step.trace(setup.abstract, setup.abstract_batch(setup.batch_shape))
+
+
+def compile_step(traced: Traced) -> StepFn:
+    """The program of a traced step; logs time and memory."""
+    began = time.perf_counter()
+    compiled = traced.lower().compile()
     seconds = time.perf_counter() - began
     _logger.info("step compiled in %.1f s%s", seconds, _memory_text(compiled))
     return compiled

@@ -66,6 +66,8 @@ class TrainStep:
         tokens = jnp.maximum(1, jnp.sum(batch.segments != 0))
         grads, sums = self._gradients(state, batch, tokens)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+        # What is reckoned in float32 is kept in the type that the state began with.
+        opt_state = jax.tree.map(lambda new, old: new.astype(old.dtype), opt_state, state.opt_state)
         params = optax.apply_updates(state.params, updates)
         lm_loss, z_loss = sums.cross_entropy / tokens, sums.z_loss / tokens
         metrics = StepMetrics(
@@ -82,7 +84,7 @@ class TrainStep:
     def _gradients(
         self, state: TrainState, batch: Batch, tokens: jax.Array
     ) -> tuple[Any, LossSums]:
-        """Gradients of the loss over the whole batch, whatever parts it is taken in."""
+        """Gradients of the loss over the whole batch, whatever parts it is taken in, in float32."""
 
         def part_loss(params: Model, part: Batch, index: jax.Array) -> tuple[jax.Array, LossSums]:
             sums = self.loss_fn(params, part, self._dropout_key(state.step, index))
@@ -91,6 +93,7 @@ class TrainStep:
 
         def part_grads(part: Batch, index: jax.Array) -> tuple[Any, LossSums]:
             grads, sums = jax.grad(part_loss, has_aux=True)(state.params, part, index)
+            grads = jax.tree.map(lambda grad: grad.astype(jnp.float32), grads)
             return jax.lax.with_sharding_constraint(grads, self.shardings), sums
 
         if self.accumulation == 1:
