@@ -1,5 +1,10 @@
 """What can be wrong with a checkpoint, each said in one message for the user."""
 
+import os
+import re
+
+# TensorStore quotes the system's errors like so.
+_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")
 _MAX_REASON_CHARACTERS = 160
 
 
@@ -16,10 +21,12 @@ class DamagedCheckpoint(CheckpointError):
 
 
 def brief(error: BaseException) -> str:
-    """The first line of an error, shortened."""
+    """What the operating system said, or the first line of the error, shortened."""
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}"
+    if code := _SYSTEM_ERROR.search(str(error)):
+        return os.strerror(int(code[1]))
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
     cut = len(text) > _MAX_REASON_CHARACTERS
