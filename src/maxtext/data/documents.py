@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from multiprocessing import resource_tracker
 from typing import Any
 
 import grain
@@ -29,20 +30,21 @@ GROUP_DOCUMENTS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Tokenize:
-    """Texts to one array of tokens and the length of each.
+    """Documents of a source, by their indices, to one array of tokens and the length of each.
 
     Attributes:
         bos_id: Put before each document; None puts nothing.
         eos_id: Put after each document; None puts nothing.
     """
 
+    source: Source
     tokenizer: Tokenizer
     bos_id: int | None
     eos_id: int | None
 
-    def __call__(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """Tokenizes one group."""
-        encoded = self.tokenizer.encode_many(texts)
+    def __call__(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
+        """Reads and tokenizes one group."""
+        encoded = self.tokenizer.encode_many([self.source[index] for index in indices])
         before = np.array([] if self.bos_id is None else [self.bos_id], np.int32)
         after = np.array([] if self.eos_id is None else [self.eos_id], np.int32)
         parts = [part for ids in encoded for part in (before, ids, after)]
@@ -64,7 +66,6 @@ class Reading:
         worker_buffer: Groups of documents that each worker keeps ready.
     """
 
-    source: Source
     tokenize: Tokenize
     shard: Shard
     shuffle_seed: int | None
@@ -72,19 +73,24 @@ class Reading:
     num_workers: int
     worker_buffer: int
 
-    def texts(self) -> grain.MapDataset:
-        """Texts of this process: all epochs in one line, dealt out to the processes in turn.
+    def indices(self, start: int) -> grain.MapDataset:
+        """Documents of this process: all epochs in one line, dealt out to the processes in turn.
 
-        Each document is dealt once an epoch. With one epoch a process that comes late in turn
-        may have one document less.
+        Each document is dealt once an epoch. At the end of the last epoch a process that comes
+        late in turn may have one document less.
+
+        Args:
+            start: Documents of this process to leave out.
         """
-        texts = grain.MapDataset.source(self.source)
+        # Numbers, not texts: Grain's bookkeeping of each read costs more than a short document.
+        indices = grain.MapDataset.range(len(self.tokenize.source))
         if self.shuffle_seed is not None:
             # Grain adds the epoch to the seed: hashed, no two seeds share an epoch's order.
             digest = hashlib.blake2b(str(self.shuffle_seed).encode(), digest_size=4).digest()
-            texts = texts.shuffle(seed=int.from_bytes(digest, "big"))
-        texts = texts.repeat(self.num_epochs)
-        return texts[self.shard.process_index :: self.shard.process_count]
+            indices = indices.shuffle(seed=int.from_bytes(digest, "big"))
+        processes = self.shard.process_count
+        first = self.shard.process_index + start * processes
+        return indices.repeat(self.num_epochs)[first::processes]
 
 
 def token_documents(reading: Reading, *, start: int) -> Generator[np.ndarray]:
@@ -93,15 +99,15 @@ def token_documents(reading: Reading, *, start: int) -> Generator[np.ndarray]:
     Raises:
         ValueError: A record cannot be read, or no document makes a pair.
     """
-    texts = reading.texts()
-    if start >= len(texts):
+    indices = reading.indices(start)
+    if not len(indices):
         return
     # Groups of about GROUP_BYTES, of one epoch at most. The stream does not depend on them.
-    count = len(reading.source)
-    group = max(1, min(GROUP_DOCUMENTS, count, GROUP_BYTES * count // reading.source.num_bytes))
+    source = reading.tokenize.source
+    count = len(source)
+    group = max(1, min(GROUP_DOCUMENTS, count, GROUP_BYTES * count // source.num_bytes))
     groups = (
-        texts[start:]
-        .batch(group, batch_fn=list)
+        indices.batch(group, batch_fn=list)
         .map(reading.tokenize)
         .to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
         .mp_prefetch(
@@ -144,6 +150,8 @@ def _split(groups: Iterator[dict[str, Any]], *, limit: int) -> Generator[np.ndar
 @contextlib.contextmanager
 def _interrupts_held() -> Generator[None]:
     """Holds Ctrl-C back while workers start, who inherit that: it is for the parent to end them."""
+    # Starting the tracker lets signals through again in the thread that does it.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -68,8 +68,8 @@ def _packed(
     source = open_source(paths, file_type=config.grain_file_type, columns=columns)
     shuffled = train and config.enable_data_shuffling
     reading = Reading(
-        source=source,
         tokenize=Tokenize(
+            source,
             tokenizer,
             bos_id=tokenizer.bos_id if config.add_bos else None,
             eos_id=tokenizer.eos_id if config.add_eos else None,

@@ -51,7 +51,7 @@ class TextFile:
 
 
 class Source:
-    """Documents of several files in the order of the files; Grain's `RandomAccessDataSource`.
+    """Texts of the documents of several files, in the order of the files.
 
     Attributes:
         num_bytes: Size of all files.
