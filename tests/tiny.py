@@ -1,0 +1,96 @@
+"""T0, the model of the tests, batches for it, and one step of it on any mesh."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from maxtext.config.load import load
+from maxtext.data.batch import Batch, host_batch
+from maxtext.parallel.layout import use_layout
+from maxtext.parallel.mesh import make_layout
+from maxtext.parallel.params import named_leaves
+from maxtext.training.setup import Setup, prepare
+from maxtext.training.state import TrainState, abstract_state, fresh_state
+from maxtext.training.step import StepMetrics
+
+ROWS, LENGTH, VOCAB = 8, 32, 256
+T0 = (
+    "base_emb_dim=64",
+    "base_num_decoder_layers=2",
+    "base_num_query_heads=8",
+    "base_num_kv_heads=2",
+    "head_dim=8",
+    "base_mlp_dim=128",
+    f"vocab_size={VOCAB}",
+    f"max_target_length={LENGTH}",
+    "matmul_precision=highest",
+    "learning_rate=1e-2",
+    "warmup_steps_fraction=0",
+    "gradient_clipping_threshold=0",
+    "steps=10",
+    "jax_cache_dir=",
+)
+EIGHT, ONE = ("per_device_batch_size=1",), ("per_device_batch_size=8",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """What steps gave, on the host."""
+
+    metrics: StepMetrics
+    params: dict[str, np.ndarray]
+    state: TrainState
+    compiled: Any
+
+
+def tiny_setup(*argv: str, devices: int = 1) -> Setup:
+    """T0 with `argv` on the first devices, a global batch of `ROWS` rows a forward pass."""
+    given = {text.split("=", 1)[0]: text for text in (*T0, *(EIGHT if devices == 8 else ONE))}
+    given |= {text.split("=", 1)[0]: text for text in argv}
+    setup = prepare(load(list(given.values()), {}).config)
+    if devices == 8:
+        return setup
+    layout = make_layout(setup.config.mesh, jax.devices()[:devices])
+    abstract = abstract_state(setup.specs, setup.optimizer, layout)
+    return dataclasses.replace(setup, layout=layout, abstract=abstract)
+
+
+def ragged_batch(
+    rows: int = ROWS, length: int = LENGTH, *, vocab: int = VOCAB, seed: int = 0
+) -> Batch:
+    """Random rows of two documents of unequal length and padding, no two rows alike."""
+    random = np.random.default_rng(seed)
+    planes = np.zeros((4, rows, length), np.int32)
+    planes[:2] = random.integers(0, vocab, (2, rows, length))
+    for row in range(rows):
+        first = random.integers(3, length - 3)
+        end = random.integers(first + 1, length + 1)
+        planes[2, row, :first] = np.arange(first)
+        planes[2, row, first:end] = np.arange(end - first)
+        planes[3, row, :first] = 1
+        planes[3, row, first:end] = 2
+    return host_batch(planes)
+
+
+def start_state(setup: Setup) -> TrainState:
+    with use_layout(setup.layout):
+        seed = setup.config.training.init_weights_seed
+        return fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=seed)
+
+
+def take_steps(setup: Setup, batch: Batch, *, steps: int = 1) -> Taken:
+    """Steps from random weights, each on `batch`."""
+    state = start_state(setup)
+    with use_layout(setup.layout):
+        step = jax.jit(setup.train_step(), donate_argnums=0)
+        shape = (batch.inputs.shape[0], batch.inputs.shape[1])
+        compiled = step.lower(setup.abstract, setup.abstract_batch(shape)).compile()
+        placed = jax.device_put(batch, setup.batch_sharding(shape))
+        metrics = None
+        for _ in range(steps):
+            state, metrics = compiled(state, placed)
+    assert metrics is not None
+    params = {name: np.asarray(leaf) for name, leaf in named_leaves(state.params).items()}
+    return Taken(jax.device_get(metrics), params, state, compiled)
