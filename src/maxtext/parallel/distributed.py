@@ -12,10 +12,14 @@ from maxtext.config.schema import RunConfig
 # The CPU client runs one blocking collective a local device; with a pool as small as the cores it
 # would wait for ever.
 CPU_THREADS = "32"
+# Virtual CPU devices may start independent collectives each in an order of its own, until every
+# thread waits for one that has none. This flag of XLA gives all of them one order.
+VIRTUAL_DEVICES = "xla_force_host_platform_device_count"
+ONE_ORDER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> None:
-    """Joins the other processes, where the environment tells of any.
+    """Joins the other processes, where the environment tells of any; before jax makes devices.
 
     That is `JAX_COORDINATOR_ADDRESS` with `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, or a cluster
     that `jax.distributed.initialize` knows by itself: Open MPI, SLURM, TPU pods, GKE.
@@ -24,6 +28,9 @@ def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> No
         ValueError: Some of the three variables are missing, or `run_name` is empty, so that each
             process would make up its own.
     """
+    flags = environ.get("XLA_FLAGS", "")
+    if VIRTUAL_DEVICES in flags and ONE_ORDER not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{ONE_ORDER}=false"
     if config.skip_jax_distributed_system or not _is_cluster(environ):
         return
     if not config.run_name:
