@@ -26,6 +26,8 @@ from maxtext.data.tokenizer import Tokenizer
 
 GROUP_BYTES = 1 << 18
 GROUP_DOCUMENTS = 256
+# Epochs without end: with as many documents still a number that Grain can take the length of.
+ENDLESS = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Reading:
             indices = indices.shuffle(seed=int.from_bytes(digest, "big"))
         processes = self.shard.process_count
         first = self.shard.process_index + start * processes
-        return indices.repeat(self.num_epochs)[first::processes]
+        return indices.repeat(self.num_epochs or ENDLESS)[first::processes]
 
 
 def token_documents(reading: Reading, *, start: int) -> Generator[np.ndarray]:

@@ -61,10 +61,13 @@ class Layout:
             ways = self._ways(part)
             if size % ways:
                 by = " x ".join(f"{axis} {self.mesh.shape[axis]}" for axis in part)
+                # The activations that such a weight makes are split in the same way.
+                alike = [name, *(a for a in (f"activation_{name}",) if self.rules.get(a))]
+                rules = ", ".join(f"{one}: []" for one in alike)
                 raise ValueError(
                     f"{name!r} of size {size} does not divide over {by} = {ways} devices; choose "
                     f"a degree that divides {size}, or replicate it: "
-                    f"logical_axis_rules='{{{name}: []}}'"
+                    f"logical_axis_rules='{{{rules}}}'"
                 )
         return PartitionSpec(*(part or None for part in parts))
 

@@ -108,21 +108,28 @@ def shardings[T](specs: T, layout: Layout) -> T:
     """A tree of shardings, for `jit`, Orbax and `device_put` alike.
 
     Raises:
-        ValueError: A weight cannot be laid out so; every such weight, with its name.
+        ValueError: Weights cannot be laid out so; each reason once, with their names.
     """
-    problems: list[str] = []
+    problems: dict[str, list[str]] = {}
 
     def one(name: str, spec: Param) -> Any:
         try:
             return layout.sharding(spec.axes, spec.shape)
         except ValueError as error:
-            problems.append(f"{name}: {error}")
+            problems.setdefault(str(error), []).append(name)
             return None
 
     tree = map_params(one, specs)
     if problems:
-        raise ValueError("\n".join(problems))
+        lines = [f"{_listed(names)}: {reason}" for reason, names in problems.items()]
+        raise ValueError("\n".join(lines))
     return tree
+
+
+def _listed(names: list[str]) -> str:
+    """The names, or the first two where there are more."""
+    rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + rest
 
 
 def abstract[T](specs: T, layout: Layout) -> T:

@@ -1,0 +1,118 @@
+"""Runs that are killed, interrupted or spread over processes, each as a user starts them."""
+
+import math
+import os
+import random
+import signal
+import socket
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+SAVES = {"enable_checkpointing": True, "run_name": "run"}
+KILLS = 20
+
+
+def wait_for_line(runs, process, number) -> None:
+    """Returns once the metrics file has this many lines."""
+    path = runs.folder / "run.jsonl"
+    deadline = time.monotonic() + 120
+    while not path.exists() or path.read_bytes().count(b"\n") < number:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def data(documents):
+    return {"dataset_type": "grain", "grain_train_files": documents}
+
+
+def test_a_run_killed_in_and_around_saves_loses_only_steps_since(runs, documents) -> None:
+    keys = data(documents) | {"steps": 240, "checkpoint_period": 1, **SAVES}
+    want = runs.fresh("straight", **keys | {"run_name": "straight"})
+    draw = random.Random(11)
+    path = runs.folder / "run.jsonl"
+    for _ in range(KILLS):
+        process = runs.start("run", **keys)
+        steps = runs.checkpoints("run") if (runs.output / "run").is_dir() else []
+        wait_for_line(runs, process, max(steps, default=0) + 1 if path.exists() else 1)
+        time.sleep(draw.uniform(0, 0.3))
+        assert process.poll() is None, "the run must not be done before the last kill"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert runs.fresh("run", **keys) == want
+    assert max(runs.checkpoints("run")) == 240
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_once_and_the_run_goes_on_equal(
+    runs, documents, number, code, workers
+) -> None:
+    keys = data(documents) | {"grain_worker_count": workers, "learning_rate_schedule_steps": 4000}
+    process = runs.start("run", steps=4000, **keys, **SAVES)
+    wait_for_line(runs, process, 3)
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    out, err = runs.finish(process, code=code)
+    assert "Traceback" not in err
+    done = len(runs.steps("run"))
+    assert runs.checkpoints("run") == [done]
+    assert out.count("checkpoint of step") == 1
+    want = runs.fresh("straight", steps=done + 3, **keys)
+    assert runs.fresh("run", steps=done + 3, **keys, **SAVES) == want
+
+
+def test_a_second_ctrl_c_ends_at_once(runs) -> None:
+    # One step takes seconds, so that both arrive within it.
+    slow = {"max_target_length": 512, "gradient_accumulation_steps": 64}
+    process = runs.start("run", steps=1000, **slow, **SAVES)
+    wait_for_line(runs, process, 1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = runs.finish(process, code=130)
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def two_processes(runs, name, **keys):
+    """A run of two processes with four devices each."""
+    environ = {
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+        "JAX_NUM_PROCESSES": "2",
+    }
+    processes = [
+        runs.start(name, devices=4, environ=environ | {"JAX_PROCESS_ID": str(index)}, **keys)
+        for index in range(2)
+    ]
+    for process in processes:
+        runs.finish(process)
+    return runs.steps(name)
+
+
+def test_two_processes_take_the_steps_of_one(runs) -> None:
+    keys = {"steps": 6, "gradient_clipping_threshold": 0, "learning_rate_schedule_steps": 6}
+    want = runs.here("one", **keys)
+    got = two_processes(runs, "run", **keys | {"steps": 3}, **SAVES)
+    assert runs.checkpoints("run") == [3]
+    got = two_processes(runs, "run", **keys, **SAVES)
+    assert [step["step"] for step in got] == list(range(6))
+    for ours, theirs in zip(got, want, strict=True):
+        assert ours["total_weights"] == theirs["total_weights"]
+        assert math.isclose(ours["loss"], theirs["loss"], rel_tol=1e-5)
+        assert math.isclose(ours["grad_norm"], theirs["grad_norm"], rel_tol=1e-4)
+
+
+def test_workers_change_nothing_over_two_resumes(runs, documents) -> None:
+    keys = data(documents) | {"learning_rate_schedule_steps": 60}
+    want = runs.fresh("straight", steps=60, **keys)
+    for end, workers in ((7, 2), (31, 0), (60, 2)):
+        got = runs.fresh("run", steps=end, grain_worker_count=workers, **keys, **SAVES)
+    assert got == want
