@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.nn.initializers import normal, ones
-from tiny import tiny_setup
 
 from maxtext.parallel import params as specs_of
 from maxtext.parallel.params import (
@@ -18,6 +17,7 @@ from maxtext.parallel.params import (
     stack,
 )
 from maxtext.types import Weight
+from tiny import tiny_setup
 
 MESHES = [
     ("ici_data_parallelism=8", "ici_fsdp_parallelism=1"),

@@ -1,11 +1,11 @@
 import jax
 import numpy as np
 import pytest
-from tiny import ragged_batch, start_state, tiny_setup
 
 from maxtext.config.load import load
 from maxtext.parallel.params import named_leaves
 from maxtext.parallel.stages import PROJECTIONS, Stages, run_layers, stages_from_config, unstack
+from tiny import ragged_batch, start_state, tiny_setup
 
 POLICIES = ["full", "minimal", "save_qkv_proj", "save_out_proj", "custom", "none"]
 CUSTOM = ("attention_out=device", "mlpwi_0=device", "mlpwi_1=device", "mlpwo=device")

@@ -1,0 +1,118 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from maxtext.ops.attention import dot_product_attention, splash_flash_attention
+
+HEADS = [(4, 4), (8, 2), (12, 2), (6, 2), (6, 1)]
+
+
+def qkv(heads: int, kv_heads: int, *, length: int = 12, head_dim: int = 10, rows: int = 2):
+    random = np.random.default_rng(heads * 100 + kv_heads)
+    shapes = [(rows, length, count, head_dim) for count in (heads, kv_heads, kv_heads)]
+    return [random.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def segments_of(rows: int, length: int) -> np.ndarray:
+    """One document; two and padding; padding before and between."""
+    segments = np.zeros((3, length), np.int32)
+    segments[0] = 1
+    segments[1, : length // 3] = 1
+    segments[1, length // 3 : length - 2] = 2
+    segments[2, length // 2 : length - 1] = 5
+    return segments[:rows]
+
+
+def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, segments: np.ndarray) -> np.ndarray:
+    """Row by row, head by head, query by query."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    out = np.zeros_like(q)
+    group = q.shape[2] // k.shape[2]
+    for b, i, h in np.ndindex(q.shape[:3]):
+        seen = [j for j in range(i + 1) if segments[b, j] == segments[b, i]]
+        scores = k[b, seen, h // group] @ q[b, i, h] / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max())
+        out[b, i, h] = weights / weights.sum() @ v[b, seen, h // group]
+    return out
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+def test_dot_product_attention_equals_float64(heads: int, kv_heads: int) -> None:
+    q, k, v = qkv(heads, kv_heads, rows=3)
+    segments = segments_of(3, 12)
+    got = jax.jit(dot_product_attention)(q, k, v, segments)
+    np.testing.assert_allclose(got, reference(q, k, v, segments), rtol=1e-5, atol=2e-6)
+
+
+def test_nothing_leaks_from_later_tokens_or_other_documents() -> None:
+    q, k, v = qkv(6, 2, rows=3)
+    segments = segments_of(3, 12)
+    before = np.asarray(dot_product_attention(*map(jnp.asarray, (q, k, v, segments))))
+    here = 7
+    others = segments != segments[:, here : here + 1]
+    others |= np.arange(12) > here
+    k, v = (np.where(others[:, :, None, None], 1e4, x).astype(np.float32) for x in (k, v))
+    after = np.asarray(dot_product_attention(*map(jnp.asarray, (q, k, v, segments))))
+    np.testing.assert_array_equal(before[:, here], after[:, here])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("float32_logits", [True, False])
+def test_rows_of_padding_are_finite_in_values_and_gradients(
+    dtype: str, float32_logits: bool
+) -> None:
+    operands = [jnp.asarray(x, dtype) for x in qkv(6, 2)]
+    segments = jnp.zeros((2, 12), jnp.int32)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        out = dot_product_attention(q, k, v, segments, float32_logits=float32_logits)
+        assert out.dtype == dtype
+        return jnp.sum(out.astype(jnp.float32) ** 2)
+
+    value, grads = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(*operands)
+    assert np.isfinite(value)
+    assert all(np.isfinite(np.asarray(grad, np.float32)).all() for grad in grads)
+
+
+@pytest.mark.parametrize(
+    ("flags", "tolerance"),
+    [
+        ({}, 0.02),
+        ({"float32_qk_product": True}, 0.01),
+        ({"float32_logits": False}, 0.03),
+    ],
+)
+def test_bfloat16_is_near_float64(flags: dict[str, bool], tolerance: float) -> None:
+    operands = [jnp.asarray(x, jnp.bfloat16) for x in qkv(8, 2, head_dim=64, rows=3)]
+    segments = segments_of(3, 12)
+    got = jax.jit(lambda *x: dot_product_attention(*x, **flags))(*operands, segments)
+    want = reference(*(np.asarray(x, np.float64) for x in operands), segments)
+    error = np.asarray(got, np.float64) - want
+    assert np.sqrt(np.mean(error**2)) < tolerance * want.std()
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 128), (4, 2, 64), (3, 1, 64)])
+def test_splash_attention_equals_dot_product_in_values_and_gradients(
+    heads: int, kv_heads: int, head_dim: int
+) -> None:
+    operands = qkv(heads, kv_heads, length=128, head_dim=head_dim, rows=2)
+    segments = segments_of(2, 128)
+    weights = np.random.default_rng(1).normal(size=operands[0].shape).astype(np.float32)
+
+    def total(attend):
+        def weighted(q: jax.Array, k: jax.Array, v: jax.Array):
+            out = attend(q, k, v, segments)
+            return jnp.sum(out * weights), out
+
+        return jax.jit(jax.value_and_grad(weighted, argnums=(0, 1, 2), has_aux=True))
+
+    with jax.default_matmul_precision("highest"):
+        flash = total(lambda *x: splash_flash_attention(*map(jnp.asarray, x), interpret=True))
+        (_, got), got_grads = flash(*operands)
+        (_, want), want_grads = total(lambda *x: dot_product_attention(*map(jnp.asarray, x)))(
+            *operands
+        )
+    np.testing.assert_allclose(got, want, atol=2e-5)
+    for one, other in zip(got_grads, want_grads, strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-5 * np.abs(other).max())

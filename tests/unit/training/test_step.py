@@ -1,0 +1,230 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from maxtext.data.batch import Batch, empty_batch, host_batch
+from maxtext.models.decoder import Model
+from maxtext.parallel.layout import use_layout
+from maxtext.training.loss import LossFn, LossSums
+from maxtext.training.state import state_shardings
+from maxtext.training.step import TrainStep, split
+from tiny import LENGTH, ROWS, Taken, ragged_batch, start_state, take_steps, tiny_setup
+
+
+def weight_of(params: Model) -> jax.Array:
+    return params.decoder.decoder_norm.scale[0]
+
+
+class LossesInTargets(LossFn):
+    """Takes each token's loss from its target, times one weight, which starts at 1."""
+
+    def __call__(self, params: Model, batch: Batch, dropout_key=None) -> LossSums:
+        counts = batch.segments != 0
+        return LossSums(
+            cross_entropy=weight_of(params) * jnp.sum(jnp.where(counts, batch.targets, 0.0)),
+            z_loss=jnp.zeros(()),
+            tokens=jnp.sum(counts),
+        )
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_mean_is_over_tokens_not_over_parts(accumulation: int) -> None:
+    """Token losses [1, 1, 1] and [5] have mean 2; the mean of means would be 3."""
+    planes = np.zeros((4, 2, 3), np.int32)
+    planes[1] = [[1, 1, 1], [5, 99, 99]]
+    planes[3] = [[1, 1, 1], [7, 0, 0]]
+    setup, chain = tiny_setup(), optax.sgd(1.0)
+    step = TrainStep(
+        loss_fn=LossesInTargets(setup.architecture, setup.config.compute),
+        optimizer=chain,
+        schedule=optax.constant_schedule(1.0),
+        shardings=state_shardings(setup.abstract).params,
+        accumulation=accumulation,
+    )
+    state = start_state(setup)
+    state = dataclasses.replace(state, opt_state=chain.init(state.params))
+    with use_layout(setup.layout):
+        after, metrics = jax.jit(step)(state, host_batch(planes))
+    assert metrics.loss == metrics.lm_loss == 2.0
+    assert metrics.total_weights == 4
+    assert metrics.grad_norm == 2.0
+    assert weight_of(after.params) == 1.0 - 2.0
+    assert after.step == 1
+
+
+@pytest.fixture(scope="module")
+def whole() -> Taken:
+    return take_steps(tiny_setup("z_loss_multiplier=1e-3"), ragged_batch())
+
+
+@pytest.mark.parametrize("accumulation", [2, 4])
+def test_accumulation_changes_nothing(accumulation: int, whole: Taken) -> None:
+    setup = tiny_setup(
+        "z_loss_multiplier=1e-3",
+        f"gradient_accumulation_steps={accumulation}",
+        f"per_device_batch_size={ROWS // accumulation}",
+    )
+    got = take_steps(setup, ragged_batch())
+    for field in dataclasses.fields(got.metrics):
+        value, want = getattr(got.metrics, field.name), getattr(whole.metrics, field.name)
+        np.testing.assert_allclose(value, want, rtol=1e-6, err_msg=field.name)
+    means, want = optax.tree.get(got.state, "mu"), optax.tree.get(whole.state, "mu")
+    for mean, other in zip(jax.tree.leaves(means), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(mean, other, atol=2e-6 * np.abs(other).max())
+
+
+def test_metrics_say_what_was_minimized(whole: Taken) -> None:
+    metrics = whole.metrics
+    assert metrics.total_weights == np.count_nonzero(ragged_batch().segments)
+    assert metrics.loss == pytest.approx(metrics.lm_loss + 1e-3 * metrics.z_loss, rel=1e-6)
+    assert metrics.z_loss > metrics.lm_loss
+    assert metrics.learning_rate == pytest.approx(1e-2)
+
+
+def test_z_loss_has_the_gradient_of_what_it_adds() -> None:
+    setup = tiny_setup()
+    loss = setup.loss_fn(dropout=False)
+    params, batch = start_state(setup).params, jax.device_put(ragged_batch())
+    tokens = np.count_nonzero(batch.segments)
+
+    def mean(params):
+        sums = loss(params, batch)
+        return (sums.cross_entropy + 0.5 * sums.z_loss) / tokens
+
+    want = optax.tree.norm(jax.jit(jax.grad(mean))(params))
+    taken = take_steps(tiny_setup("z_loss_multiplier=0.5"), batch)
+    assert taken.metrics.grad_norm == pytest.approx(float(want), rel=1e-5)
+
+
+def test_z_loss_of_an_all_zero_head_is_the_squared_log_of_the_vocabulary() -> None:
+    setup = tiny_setup()
+    params = start_state(setup).params
+    head = jax.tree.map(jnp.zeros_like, params.decoder.logits_dense)
+    decoder = dataclasses.replace(params.decoder, logits_dense=head)
+    zero_head = dataclasses.replace(params, decoder=decoder)
+    sums = jax.jit(setup.loss_fn(dropout=False))(zero_head, ragged_batch())
+    assert sums.cross_entropy / sums.tokens == pytest.approx(math.log(256), rel=1e-6)
+    assert sums.z_loss / sums.tokens == pytest.approx(math.log(256) ** 2, rel=1e-6)
+
+
+def test_padding_has_no_say() -> None:
+    batch = ragged_batch()
+    padding = batch.segments == 0
+    other = dataclasses.replace(
+        batch,
+        inputs=np.where(padding, 17, batch.inputs),
+        targets=np.where(padding, 99, batch.targets),
+        positions=np.where(padding, 31, batch.positions),
+    )
+    setup = tiny_setup()
+    loss, params = jax.jit(setup.loss_fn(dropout=False)), start_state(setup).params
+    np.testing.assert_array_equal(
+        loss(params, batch).cross_entropy, loss(params, other).cross_entropy
+    )
+
+
+def test_a_batch_of_padding_takes_a_finite_step_without_gradient() -> None:
+    taken = take_steps(tiny_setup(), empty_batch(ROWS, LENGTH))
+    assert (taken.metrics.loss, taken.metrics.grad_norm) == (0.0, 0.0)
+    assert taken.metrics.total_weights == 0
+    assert all(np.isfinite(leaf).all() for leaf in taken.params.values())
+
+
+def test_the_loss_falls() -> None:
+    batch = ragged_batch()
+    first, later = (take_steps(tiny_setup(), batch, steps=n).metrics.loss for n in (1, 10))
+    assert later < first - 1
+
+
+def test_the_gradients_norm_is_that_before_clipping() -> None:
+    batch = ragged_batch()
+    free = take_steps(tiny_setup(), batch)
+    clipped = take_steps(tiny_setup("gradient_clipping_threshold=0.5"), batch)
+    assert clipped.metrics.grad_norm == free.metrics.grad_norm > 0.5
+    means = (optax.tree.norm(optax.tree.get(one.state, "mu")) for one in (clipped, free))
+    assert [float(norm) for norm in means] == pytest.approx(
+        [0.1 * 0.5, 0.1 * float(free.metrics.grad_norm)], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("accumulation", ["1", "2"])
+def test_narrow_weights_keep_the_types_of_their_state(accumulation: str) -> None:
+    argv = ("weight_dtype=bfloat16", "dtype=bfloat16", "per_device_batch_size=4")
+    setup = tiny_setup(*argv, f"gradient_accumulation_steps={accumulation}")
+    taken = take_steps(setup, ragged_batch(4 * int(accumulation)), steps=2)
+    for leaf, abstract in zip(
+        jax.tree.leaves(taken.state), jax.tree.leaves(setup.abstract), strict=True
+    ):
+        assert leaf.dtype == abstract.dtype
+    assert taken.metrics.grad_norm.dtype == np.float32
+
+
+def test_each_weight_and_moment_stays_where_it_lies() -> None:
+    setup = tiny_setup("ici_fsdp_parallelism=4", "ici_tensor_parallelism=2", devices=8)
+    taken = take_steps(setup, ragged_batch())
+    for leaf, abstract in zip(
+        jax.tree.leaves(taken.state), jax.tree.leaves(setup.abstract), strict=True
+    ):
+        assert leaf.sharding.is_equivalent_to(abstract.sharding, leaf.ndim)
+
+
+def test_parts_of_a_batch_have_rows_that_their_device_holds_already() -> None:
+    setup = tiny_setup("ici_fsdp_parallelism=4", "ici_data_parallelism=2", devices=8)
+    batch = ragged_batch(32)
+    with use_layout(setup.layout):
+        placed = jax.device_put(batch, setup.batch_sharding((32, LENGTH)))
+        program = jax.jit(lambda whole: split(whole, 4)).lower(placed).compile()
+        parts = program(placed)
+    np.testing.assert_array_equal(parts.inputs[1], batch.inputs[1::4])
+    assert parts.inputs.sharding.shard_shape(parts.inputs.shape) == (4, 1, LENGTH)
+    text = program.as_text()
+    assert not [word for word in ("all-", "collective", "reduce-scatter") if word in text]
+
+
+DROPOUT = ("dropout_rate=0.2", "init_weights_seed=5")
+
+
+@pytest.fixture(scope="module")
+def dropped() -> Taken:
+    return take_steps(tiny_setup(*DROPOUT), ragged_batch())
+
+
+def test_dropout_changes_the_loss(dropped: Taken) -> None:
+    without = take_steps(tiny_setup("init_weights_seed=5"), ragged_batch())
+    assert abs(dropped.metrics.loss - without.metrics.loss) > 1e-3
+
+
+def test_dropout_is_the_same_in_every_run(dropped: Taken) -> None:
+    again = take_steps(tiny_setup(*DROPOUT), ragged_batch())
+    assert again.metrics.loss == dropped.metrics.loss
+
+
+@pytest.mark.parametrize("mesh", ["ici_fsdp_parallelism=8", "ici_tensor_parallelism=2"])
+def test_dropout_is_the_same_on_every_mesh(mesh: str, dropped: Taken) -> None:
+    other = take_steps(tiny_setup(*DROPOUT, mesh, devices=8), ragged_batch())
+    assert other.metrics.loss == pytest.approx(dropped.metrics.loss, rel=1e-6)
+    assert other.metrics.grad_norm == pytest.approx(dropped.metrics.grad_norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("how", ["scan_layers=false", "remat_policy=none"])
+def test_dropout_is_the_same_however_layers_run(how: str, dropped: Taken) -> None:
+    other = take_steps(tiny_setup(*DROPOUT, how), ragged_batch())
+    assert other.metrics.loss == pytest.approx(dropped.metrics.loss, rel=1e-6)
+    assert other.metrics.grad_norm == pytest.approx(dropped.metrics.grad_norm, rel=1e-5)
+
+
+def test_dropout_differs_from_step_to_step(dropped: Taken) -> None:
+    still = (*DROPOUT, "learning_rate=0", "adam_weight_decay=0")
+    second = take_steps(tiny_setup(*still), ragged_batch(), steps=2)
+    assert abs(second.metrics.loss - dropped.metrics.loss) > 1e-4
+
+
+def test_dropout_is_off_in_evaluation_and_where_it_is_disabled() -> None:
+    assert tiny_setup(*DROPOUT).loss_fn(dropout=False).dropout_rate == 0.0
+    disabled = tiny_setup(*DROPOUT, "enable_dropout=false")
+    assert disabled.loss_fn(dropout=True).dropout_rate == 0.0
