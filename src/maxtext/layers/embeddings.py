@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import normal
 
 from maxtext.config.schema import ModelConfig
+from maxtext.ops.dense import dense
 from maxtext.parallel.layout import constrain
 from maxtext.parallel.params import param, pytree
 from maxtext.types import Array, DType, Float, Int, Weight
@@ -37,7 +38,7 @@ def project_to_vocab(
     """Logits: `x` times the kernel in the type of `x`, or in float32."""
     if float32:
         x = x.astype(jnp.float32)
-    logits = jnp.einsum("bld,dv->blv", x, kernel.astype(x.dtype))
+    logits: jax.Array = dense(x, kernel.astype(x.dtype))  # pyright: ignore[reportAssignmentType]
     return constrain(logits, "activation_batch", "activation_length", "activation_vocab")
 
 

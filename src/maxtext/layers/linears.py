@@ -4,11 +4,11 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.nn.initializers import variance_scaling
 
 from maxtext.config.schema import ModelConfig
+from maxtext.ops.dense import dense
 from maxtext.parallel.layout import Axes, constrain
 from maxtext.parallel.params import param, pytree
 from maxtext.types import Array, DType, Float, Initializer, Weight
@@ -48,7 +48,7 @@ def linear_params(
 
 def linear(params: Linear, x: jax.Array, *, num_in: int = 1) -> jax.Array:
     """`x` with its last `num_in` dims times the kernel, in the type of `x`."""
-    return jnp.tensordot(x, params.kernel.astype(x.dtype), axes=num_in)
+    return dense(x, params.kernel.astype(x.dtype), num_in)
 
 
 @pytree

@@ -100,11 +100,11 @@ class Decoder:
     def tree_unflatten(cls, names: tuple[str, ...], children: tuple[Any, ...]) -> "Decoder":
         """The inverse; for JAX."""
         *groups, decoder_norm, logits_dense = children
-        return cls(
-            groups=dict(zip(names, groups, strict=True)),
-            decoder_norm=decoder_norm,
-            logits_dense=logits_dense,
-        )
+        # Not by __init__, which may hold to its types: JAX puts whatever it likes into a tree.
+        made = object.__new__(cls)
+        fields = {"decoder_norm": decoder_norm, "logits_dense": logits_dense}
+        vars(made).update(groups=dict(zip(names, groups, strict=True)), **fields)
+        return made
 
 
 @pytree

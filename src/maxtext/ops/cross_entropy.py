@@ -29,10 +29,8 @@ def cross_entropy(
     def terms(tile_and_index: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tile, index = tile_and_index
         logits = project(hidden, tile).astype(jnp.float32)
-        column = (targets // num_tiles)[..., None]
-        chosen = jnp.take_along_axis(logits, column, axis=-1)[..., 0]
-        mine = targets % num_tiles == index
-        return jax.nn.logsumexp(logits, axis=-1), jnp.where(mine, chosen, 0.0)
+        column = jnp.where(targets % num_tiles == index, targets // num_tiles, -1)
+        return _logit_terms(logits, column)
 
     if num_tiles == 1:
         normalizer, chosen = terms((kernel, jnp.zeros((), jnp.int32)))
@@ -43,3 +41,43 @@ def cross_entropy(
         partial = jax.lax.map(jax.checkpoint(terms), (tiles, jnp.arange(num_tiles)))
         normalizer, chosen = jax.nn.logsumexp(partial[0], axis=0), jnp.sum(partial[1], axis=0)
     return normalizer - chosen, normalizer
+
+
+@jax.custom_vjp
+def _logit_terms(
+    logits: Float[Array, "B L V"], column: Int[Array, "B L"]
+) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+    """Logsumexp of the logits, and the logit in `column`, 0 where that is -1.
+
+    The backward pass takes exp anew: autodiff would keep a second array as large as the logits.
+    The column is found by comparison: indexing would need logits of other devices where the
+    vocabulary is split, and a scatter backward.
+    """
+    highest = jnp.max(logits, axis=-1)
+    total = jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1)
+    chosen = jnp.sum(jnp.where(_is_column(logits, column), logits, 0.0), axis=-1)
+    return highest + jnp.log(total), chosen
+
+
+def _is_column(logits: jax.Array, column: jax.Array) -> jax.Array:
+    return jnp.arange(logits.shape[-1]) == column[..., None]
+
+
+def _forward(
+    logits: jax.Array, column: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+    terms = _logit_terms(logits, column)
+    return terms, (logits, column, terms[0])
+
+
+def _backward(
+    saved: tuple[jax.Array, jax.Array, jax.Array], grads: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, None]:
+    logits, column, normalizer = saved
+    grad_normalizer, grad_chosen = (grad[..., None] for grad in grads)
+    probabilities = jnp.exp(logits - normalizer[..., None])
+    picked = jnp.where(_is_column(logits, column), grad_chosen, 0.0)
+    return probabilities * grad_normalizer + picked, None
+
+
+_logit_terms.defvjp(_forward, _backward)

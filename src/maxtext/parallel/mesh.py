@@ -8,42 +8,21 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from maxtext.config.schema import MeshConfig
+from maxtext.config.schema import DEGREES, MeshConfig
 from maxtext.parallel.layout import Layout
-
-# What the user calls the degree of a mesh axis: `ici_<name>_parallelism`.
-DEGREES = {
-    "data": "data",
-    "stage": "pipeline",
-    "fsdp": "fsdp",
-    "context": "context",
-    "expert": "expert",
-    "tensor": "tensor",
-    "tensor_sequence": "tensor_sequence",
-}
 
 
 def make_layout(config: MeshConfig, devices: Sequence[Any]) -> Layout:
     """The mesh and the rules that `config` asks for on these devices.
 
     Raises:
-        ValueError: The degrees do not multiply to the devices, a degree names an axis that the
-            mesh lacks, or a rule names an axis that is none.
+        ValueError: The degrees do not multiply to the devices.
     """
-    names = config.mesh_axes
-    for name in names:
-        if name not in DEGREES:
-            raise ValueError(f"mesh_axes has {name!r}, which is none of {', '.join(DEGREES)}")
-    for name, degree in DEGREES.items():
-        for family in ("ici", "dcn"):
-            key = f"{family}_{degree}_parallelism"
-            if name not in names and getattr(config, key) > 1:
-                raise ValueError(f"{key}={getattr(config, key)}: mesh_axes has no axis {name!r}")
     num_slices = count_slices(config, devices)
     across = _degrees(config, "dcn", num_slices, "slices")
     within = _degrees(config, "ici", len(devices) // num_slices, "devices of a slice")
     array = _arrange(config, devices, across=across, within=within)
-    mesh = Mesh(array, names, axis_types=(AxisType.Auto,) * len(names))
+    mesh = Mesh(array, config.mesh_axes, axis_types=(AxisType.Auto,) * array.ndim)
     return Layout(mesh, dict(config.logical_axis_rules))
 
 

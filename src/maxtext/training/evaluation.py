@@ -8,10 +8,11 @@ import jax
 from maxtext.data.batch import Batch, BatchIterator, empty_batch
 from maxtext.data.iterators import make_eval_iterator
 from maxtext.metrics.step_log import EvalRecord
+from maxtext.models.backend import config_errors
 from maxtext.models.decoder import Model
 from maxtext.parallel.distributed import gather
 from maxtext.training.loss import LossSums
-from maxtext.training.setup import Setup, config_errors, data_shard, place
+from maxtext.training.setup import Setup, data_shard, place
 
 # Batches that are on their way to the devices at a time.
 IN_FLIGHT = 2

@@ -8,11 +8,12 @@ from maxtext.config.errors import ConfigError
 from maxtext.config.flat import flatten
 from maxtext.config.schema import Config
 from maxtext.data.prefetch import Loaded
+from maxtext.models.backend import config_errors
 from maxtext.parallel.distributed import gather, initialize
 from maxtext.parallel.layout import use_layout
 from maxtext.training.interrupt import Interrupt
 from maxtext.training.recorder import Dispatched
-from maxtext.training.setup import config_errors, prepare
+from maxtext.training.setup import prepare
 from maxtext.training.start import Run, start
 
 _logger = logging.getLogger(__name__)

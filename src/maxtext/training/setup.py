@@ -1,11 +1,8 @@
 """A config to all that a run is made of, before anything is compiled or allocated."""
 
-import contextlib
 import dataclasses
 import functools
-import importlib.util
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,12 +11,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding
 
-from maxtext.config.errors import ConfigError, Problem
-from maxtext.config.schema import ComputeConfig, Config
+from maxtext.config.schema import Config
 from maxtext.data.batch import Batch, Shard
+from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Model, model_params
 from maxtext.models.registry import architecture
-from maxtext.ops.attention import FLASH_BLOCK
 from maxtext.optim.optimizer import optimizer
 from maxtext.optim.schedules import schedule
 from maxtext.parallel.layout import Layout
@@ -27,17 +23,6 @@ from maxtext.parallel.mesh import make_layout
 from maxtext.training.loss import LossFn
 from maxtext.training.state import TrainState, abstract_state, state_shardings
 from maxtext.training.step import TrainStep
-
-
-@contextlib.contextmanager
-def config_errors() -> Generator[None]:
-    """Turns a ValueError that the user's settings caused into a ConfigError."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError([Problem("", line) for line in str(error).splitlines()]) from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,7 +100,7 @@ def prepare(config: Config) -> Setup:
         ConfigError: The mesh does not fit the devices, a weight or the batch does not divide
             over it, or the backend lacks what is asked for.
     """
-    _set_up_jax(config)
+    set_up_jax(config.run, config.compute)
     with config_errors():
         compute = resolve(config.compute, jax.default_backend(), config.data.max_target_length)
         layout = make_layout(config.mesh, jax.devices())
@@ -123,7 +108,8 @@ def prepare(config: Config) -> Setup:
         specs = model_params(model)
         rate = schedule(config.optimizer, steps=config.training.steps)
         transform = optimizer(config.optimizer, rate)
-        name = config.run.run_name or f"{config.run.model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        model_name = Path(config.run.model_name).stem
+        name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
         setup = Setup(
             config=config.model_copy(update={"compute": compute}),
             directory=Path(config.run.base_output_directory, name),
@@ -136,29 +122,6 @@ def prepare(config: Config) -> Setup:
         )
         _check_batch(setup)
     return setup
-
-
-def resolve(config: ComputeConfig, backend: str, length: int) -> ComputeConfig:
-    """The config with each `auto` replaced by what it means on this backend.
-
-    Raises:
-        ValueError: The backend or the row length does not allow `attention=flash`.
-    """
-    dtype, attention = config.dtype, config.attention
-    if dtype == "auto":
-        dtype = "float32" if backend == "cpu" else "bfloat16"
-    if attention == "autoselected":
-        fits = backend == "tpu" and length % FLASH_BLOCK == 0
-        attention = "flash" if fits else "dot_product"
-    if attention == "flash" and backend == "cpu":
-        raise ValueError("attention=flash: its kernels are for TPU and GPU; use dot_product on cpu")
-    if attention == "flash" and backend == "gpu" and importlib.util.find_spec("tokamax") is None:
-        raise ValueError("attention=flash on GPU needs tokamax: pip install 'maxtext[gpu]'")
-    if attention == "flash" and length % FLASH_BLOCK:
-        raise ValueError(
-            f"attention=flash: max_target_length={length} is not a multiple of {FLASH_BLOCK}"
-        )
-    return config.model_copy(update={"dtype": dtype, "attention": attention})
 
 
 def data_shard(sharding: NamedSharding, shape: tuple[int, int]) -> tuple[Shard, int]:
@@ -212,12 +175,3 @@ def _check_batch(setup: Setup) -> None:
                 f"{key}: {rows} rows a forward pass do not divide over the {ways} devices that "
                 f"split the batch; use a multiple of {ways / setup.layout.mesh.size:g}"
             )
-
-
-def _set_up_jax(config: Config) -> None:
-    if config.run.jax_cache_dir and jax.config.jax_compilation_cache_dir is None:
-        folder = Path(config.run.jax_cache_dir).expanduser()
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    precision = config.compute.matmul_precision
-    jax.config.update("jax_default_matmul_precision", None if precision == "default" else precision)

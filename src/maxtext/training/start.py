@@ -17,11 +17,12 @@ from maxtext.data.prefetch import DevicePrefetcher
 from maxtext.metrics.devices import peak_flops
 from maxtext.metrics.flops import train_flops
 from maxtext.metrics.step_log import StepLog, Workload
+from maxtext.models.backend import config_errors
 from maxtext.parallel.mesh import describe
 from maxtext.parallel.params import count_params, named_leaves
 from maxtext.training.evaluation import Evaluation
 from maxtext.training.recorder import Recorder
-from maxtext.training.setup import Setup, config_errors, data_shard, place
+from maxtext.training.setup import Setup, data_shard, place
 from maxtext.training.state import TrainState, fresh_state, state_from_params
 from maxtext.training.step import StepMetrics
 

@@ -1,0 +1,1 @@
+"""Decoding: sampling, and the loop that generates text."""
