@@ -150,6 +150,13 @@ def test_an_import_waits_for_no_jax(module) -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_home_folder_is_written_out(runs, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(runs.folder))
+    keys = {"base_output_directory": "~/mine", "run_name": "run", "enable_checkpointing": True}
+    runs.here("home", steps=1, **keys)
+    assert (runs.folder / "mine" / "run" / "checkpoints" / "1").is_dir()
+
+
 def test_the_config_is_printed_and_nothing_starts(runs, capsys) -> None:
     assert runs.code("print", print_config=True, steps=7) == 0
     lines = capsys.readouterr().out.splitlines()

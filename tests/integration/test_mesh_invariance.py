@@ -139,7 +139,17 @@ def test_every_way_to_compute_takes_the_steps_of_one_device(
     check(runs, documents, one_device, mesh, **keys)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "custom",
+        "none",
+        *(
+            pytest.param(policy, marks=pytest.mark.slow)
+            for policy in ("minimal", "save_qkv_proj", "save_out_proj")
+        ),
+    ],
+)
 def test_every_remat_policy_takes_the_steps_of_one_device(
     runs, documents, one_device, policy
 ) -> None:

@@ -34,9 +34,12 @@ def stops(runs, *ends, **keys):
 @pytest.mark.parametrize(
     "keys",
     [
-        {"gradient_accumulation_steps": 2},
         {"packing": False, "dropout_rate": 0.1, "z_loss_multiplier": 1e-3},
-        {"ici_tensor_parallelism": 2, "async_checkpointing": False, "num_vocab_tiling": 4},
+        pytest.param({"gradient_accumulation_steps": 2}, marks=pytest.mark.slow),
+        pytest.param(
+            {"ici_tensor_parallelism": 2, "async_checkpointing": False, "num_vocab_tiling": 4},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=str,
 )

@@ -112,7 +112,7 @@ def prepare(config: Config) -> Setup:
         name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
         setup = Setup(
             config=config.model_copy(update={"compute": compute}),
-            directory=Path(config.run.base_output_directory, name),
+            directory=Path(config.run.base_output_directory).expanduser() / name,
             layout=layout,
             architecture=model,
             specs=specs,
