@@ -1,18 +1,20 @@
 """T0, the model of the tests, batches for it, and one step of it on any mesh."""
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 import numpy as np
 
 from maxtext.config.load import load
+from maxtext.config.schema import DEGREES
 from maxtext.data.batch import Batch, host_batch
 from maxtext.parallel.layout import use_layout
 from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import named_leaves
 from maxtext.training.setup import Setup, prepare
-from maxtext.training.state import TrainState, abstract_state, fresh_state
+from maxtext.training.state import TrainState, abstract_state, fresh_state, state_shardings
 from maxtext.training.step import StepMetrics
 
 ROWS, LENGTH, VOCAB = 8, 32, 256
@@ -32,6 +34,10 @@ T0 = (
     "steps=10",
     "jax_cache_dir=",
 )
+ONE_DEVICE = {
+    f"{family}_{name}_parallelism": 1 for family in ("ici", "dcn") for name in DEGREES.values()
+}
+_drawn: dict[Hashable, TrainState] = {}
 EIGHT, ONE = ("per_device_batch_size=1",), ("per_device_batch_size=8",)
 
 
@@ -75,9 +81,17 @@ def ragged_batch(
 
 
 def start_state(setup: Setup) -> TrainState:
-    with use_layout(setup.layout):
-        seed = setup.config.training.init_weights_seed
-        return fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=seed)
+    """Random weights and a new optimizer; drawn on one device, once for all that share them."""
+    config = setup.config
+    key = (config.model, config.compute.weight_dtype, config.optimizer)
+    seed = config.training.init_weights_seed
+    if (*key, seed) not in _drawn:
+        layout = make_layout(config.mesh.model_copy(update=ONE_DEVICE), jax.devices()[:1])
+        abstract = abstract_state(setup.specs, setup.optimizer, layout)
+        with use_layout(layout):
+            state = fresh_state(setup.specs, setup.optimizer, abstract, seed=seed)
+        _drawn[*key, seed] = jax.device_get(state)
+    return jax.device_put(_drawn[*key, seed], state_shardings(setup.abstract))
 
 
 def take_steps(setup: Setup, batch: Batch, *, steps: int = 1) -> Taken:

@@ -1,0 +1,133 @@
+"""Every family takes the same step on every layout as on one device."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from maxtext.parallel.params import named_leaves
+from tiny import Taken, ragged_batch, take_steps, tiny_setup
+
+KV_REPLICATED = "logical_axis_rules={kv_heads: [], activation_kv_heads: []}"
+FAMILIES = {
+    "llama": (),
+    "llama_mqa_scaled": (
+        "base_num_query_heads=4",
+        "base_num_kv_heads=1",
+        "rope_type=llama3.1",
+        "original_max_position_embeddings=16",
+        "num_vocab_tiling=2",
+        "scan_layers=false",
+    ),
+    "qwen3": ("decoder_block=qwen3", "use_qk_norm=true", "logits_via_embedding=true"),
+}
+LAYOUTS = {
+    "data": ("ici_data_parallelism=8", "ici_fsdp_parallelism=1"),
+    "fsdp": ("ici_fsdp_parallelism=8",),
+    "fsdp_tensor": ("ici_fsdp_parallelism=2", "ici_tensor_parallelism=4", KV_REPLICATED),
+    "data_fsdp_tensor": (
+        "ici_data_parallelism=2",
+        "ici_fsdp_parallelism=2",
+        "ici_tensor_parallelism=2",
+    ),
+    "hsdp": ("dcn_data_parallelism=2", "ici_fsdp_parallelism=4"),
+}
+# Parts along each dim, by hand: of the query kernel [layers, embed, heads, head_dim], the last
+# feed-forward kernel [layers, mlp, embed] and the embedding [vocab, embed].
+PARTS = {
+    "data": ((1, 1, 1, 1), (1, 1, 1), (1, 1)),
+    "fsdp": ((1, 8, 1, 1), (1, 1, 8), (1, 8)),
+    "fsdp_tensor": ((1, 2, 4, 1), (1, 4, 2), (4, 2)),
+    "data_fsdp_tensor": ((1, 2, 2, 1), (1, 2, 2), (2, 2)),
+    "hsdp": ((1, 4, 1, 1), (1, 1, 4), (1, 4)),
+}
+SHOWN = (
+    "decoder/layers/self_attention/query/kernel",
+    "decoder/layers/mlp/wo/kernel",
+    "token_embedder/embedding",
+)
+
+
+def settings(family: str, layout: str) -> tuple[str, ...]:
+    one_kv_head = family == "llama_mqa_scaled" and layout == "data_fsdp_tensor"
+    return (*FAMILIES[family], *LAYOUTS[layout], *((KV_REPLICATED,) if one_kv_head else ()))
+
+
+@functools.cache
+def on_one_device(family: str) -> Taken:
+    return take_steps(tiny_setup(*FAMILIES[family]), ragged_batch())
+
+
+@functools.cache
+def on_eight(family: str, layout: str) -> Taken:
+    return take_steps(tiny_setup(*settings(family, layout), devices=8), ragged_batch())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_layout_takes_the_same_step(family: str, layout: str) -> None:
+    want, got = on_one_device(family), on_eight(family, layout)
+    assert got.metrics.loss == pytest.approx(want.metrics.loss, rel=1e-6)
+    assert got.metrics.grad_norm == pytest.approx(want.metrics.grad_norm, rel=1e-5)
+    assert got.metrics.total_weights == want.metrics.total_weights
+    # The first update of adam is the sign of the gradient, so a gradient near zero may flip it:
+    # moments show what weights cannot.
+    for name in ("mu", "nu"):
+        one, other = moments(got, name), moments(want, name)
+        for leaf, value in other.items():
+            bound = 1e-5 * np.abs(value).max()
+            np.testing.assert_allclose(one[leaf], value, rtol=0, atol=bound, err_msg=leaf)
+    for leaf, value in want.params.items():
+        sure = np.abs(moments(want, "mu")[leaf]) > 1e-4 * np.abs(moments(want, "mu")[leaf]).max()
+        np.testing.assert_allclose(
+            got.params[leaf][sure], value[sure], rtol=1e-5, atol=1e-6, err_msg=leaf
+        )
+
+
+def moments(taken: Taken, name: str) -> dict[str, np.ndarray]:
+    (adam,) = (
+        part for part in jax.tree.leaves(taken.state.opt_state, is_leaf=is_adam) if is_adam(part)
+    )
+    return {leaf: np.asarray(value) for leaf, value in named_leaves(getattr(adam, name)).items()}
+
+
+def is_adam(part: object) -> bool:
+    return hasattr(part, "mu")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_compiled_program_splits_weights_as_the_table_says(layout: str) -> None:
+    taken = on_eight("llama", layout)
+    state, batch = taken.compiled.input_shardings[0]
+    shardings, shapes = named_leaves(state.params), taken.params
+    parts = [
+        tuple(
+            whole // part
+            for whole, part in zip(
+                shapes[name].shape, shardings[name].shard_shape(shapes[name].shape), strict=True
+            )
+        )
+        for name in SHOWN
+    ]
+    assert tuple(parts) == PARTS[layout]
+    rows = {"fsdp_tensor": 4, "data_fsdp_tensor": 2}.get(layout, 1)
+    assert batch.inputs.shard_shape((8, 32)) == (rows, 32)
+    setup = tiny_setup(*settings("llama", layout), devices=8)
+    want = named_leaves(setup.abstract)
+    for name, sharding in named_leaves(state).items():
+        assert sharding.is_equivalent_to(want[name].sharding, want[name].ndim), name
+    outputs = named_leaves(taken.compiled.output_shardings[0])
+    for name, sharding in outputs.items():
+        assert sharding.is_equivalent_to(want[name].sharding, want[name].ndim), name
+
+
+def test_a_slice_of_hsdp_holds_every_weight_once() -> None:
+    taken = on_eight("llama", "hsdp")
+    sharding = named_leaves(taken.compiled.input_shardings[0][0].params)[SHOWN[2]]
+    places = sharding.devices_indices_map((256, 64))
+    slices = [
+        {str(places[device]) for device in jax.devices()[half]} for half in (slice(4), slice(4, 8))
+    ]
+    assert slices[0] == slices[1]
+    assert len(slices[0]) == 4

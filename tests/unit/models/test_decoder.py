@@ -1,0 +1,110 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from maxtext.models.decoder import output_kernel
+from maxtext.parallel.params import count_params, named_leaves
+from tiny import ragged_batch, start_state, take_steps, tiny_setup
+
+
+def test_t0_has_as_many_parameters_as_reckoned_by_hand() -> None:
+    assert count_params(tiny_setup().specs) == 102_720
+
+
+@pytest.mark.parametrize(
+    ("argv", "more"),
+    [
+        ("base_num_kv_heads=8", 12_288),
+        ("logits_via_embedding=true", -16_384),
+        ("use_qk_norm=true", 2 * 2 * 8),
+        ("mlp_activations=[relu]", -2 * 64 * 128),
+        ("base_num_decoder_layers=3", 34_944),
+    ],
+)
+def test_each_part_has_its_parameters(argv: str, more: int) -> None:
+    assert count_params(tiny_setup(argv).specs) == 102_720 + more
+
+
+@pytest.mark.parametrize("tiles", [1, 4])
+def test_the_loss_of_an_all_zero_head_is_the_log_of_the_vocabulary(tiles: int) -> None:
+    setup = tiny_setup(f"num_vocab_tiling={tiles}")
+    params = start_state(setup).params
+    head = jax.tree.map(jnp.zeros_like, params.decoder.logits_dense)
+    decoder = dataclasses.replace(params.decoder, logits_dense=head)
+    zero_head = dataclasses.replace(params, decoder=decoder)
+    sums = jax.jit(setup.loss_fn(dropout=False))(zero_head, ragged_batch())
+    assert float(sums.cross_entropy / sums.tokens) == pytest.approx(math.log(256), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("scan_layers=false",),
+        ("num_vocab_tiling=4",),
+        ("num_vocab_tiling=4", "scan_layers=false", "remat_policy=minimal"),
+    ],
+)
+@pytest.mark.parametrize("family", [(), ("use_qk_norm=true", "logits_via_embedding=true")])
+def test_how_it_is_run_does_not_change_a_step(
+    argv: tuple[str, ...], family: tuple[str, ...]
+) -> None:
+    want = take_steps(tiny_setup(*family), ragged_batch())
+    got = take_steps(tiny_setup(*family, *argv), ragged_batch())
+    assert got.metrics.loss == pytest.approx(want.metrics.loss, rel=1e-6)
+    assert got.metrics.grad_norm == pytest.approx(want.metrics.grad_norm, rel=1e-5)
+
+
+def test_tied_embeddings_are_the_head_and_learn_from_both_ends() -> None:
+    setup = tiny_setup("logits_via_embedding=true")
+    params, batch = start_state(setup).params, jax.device_put(ragged_batch())
+    assert "decoder/logits_dense/kernel" not in named_leaves(params)
+    np.testing.assert_array_equal(output_kernel(params), params.token_embedder.embedding.T)
+    loss = setup.loss_fn(dropout=False)
+    grad = jax.jit(jax.grad(lambda p: loss(p, batch).cross_entropy))(params)
+    rows = np.abs(grad.token_embedder.embedding).max(axis=1)
+    counted = batch.segments != 0
+    never_read = np.setdiff1d(np.arange(256), np.asarray(batch.inputs)[counted])
+    # Every row is part of the softmax, so those that no input reads learn too.
+    assert len(never_read) > 50
+    assert np.all(rows[never_read] > 0)
+
+
+def test_documents_in_one_row_have_the_losses_of_each_alone() -> None:
+    setup = tiny_setup()
+    loss, params = jax.jit(setup.loss_fn(dropout=False)), start_state(setup).params
+    packed = ragged_batch()
+
+    def alone(document: int) -> tuple[float, int]:
+        """The rows moved to the left, with nothing else in them."""
+        planes = {name: np.zeros_like(packed.inputs) for name in ("inputs", "targets")}
+        positions, segments = np.zeros_like(packed.inputs), np.zeros_like(packed.inputs)
+        for row, ids in enumerate(packed.segments):
+            held = np.flatnonzero(ids == document)
+            for name, plane in planes.items():
+                plane[row, : len(held)] = getattr(packed, name)[row, held]
+            positions[row, : len(held)] = np.arange(len(held))
+            segments[row, : len(held)] = 1
+        batch = dataclasses.replace(packed, **planes, positions=positions, segments=segments)
+        sums = loss(params, batch)
+        return float(sums.cross_entropy), int(sums.tokens)
+
+    both = loss(params, packed)
+    first, second = alone(1), alone(2)
+    assert first[1] + second[1] == both.tokens
+    assert first[0] + second[0] == pytest.approx(float(both.cross_entropy), rel=1e-6)
+
+
+def test_weights_may_be_narrower_than_activations() -> None:
+    setup = tiny_setup("weight_dtype=bfloat16")
+    assert {str(leaf.dtype) for leaf in named_leaves(start_state(setup).params).values()} == {
+        "bfloat16"
+    }
+    narrow, wide = (
+        take_steps(tiny_setup(f"weight_dtype={dtype}"), ragged_batch()).metrics.loss
+        for dtype in ("bfloat16", "float32")
+    )
+    assert narrow == pytest.approx(wide, rel=0.1)
