@@ -1,0 +1,174 @@
+"""Training speed: tokens and model FLOPs a second, against the matmul rate of the same process.
+
+    python benchmarks/train_step.py [--models t0 20m 110m] [--devices 1 8] [--steps 8]
+
+One JSON line a result. `matmul_gflops` is the rate of a float32 product of two 2048 x 2048
+matrices, measured between the steps that it is compared with, so that other work on the machine
+slows both. Start-up is the wall time from process start to the line of step 0, T0 with a warm
+compilation cache.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMMON = ["dataset_type=synthetic", "dtype=float32", "remat_policy=none", "log_config=false"]
+MODELS = {
+    "t0": [
+        "base_num_decoder_layers=2 base_emb_dim=64 base_num_query_heads=8 base_num_kv_heads=2",
+        "head_dim=8 base_mlp_dim=128 vocab_size=256 max_target_length=32",
+    ],
+    "20m": [
+        "base_num_decoder_layers=4 base_emb_dim=256 base_num_query_heads=8 base_num_kv_heads=2",
+        "head_dim=32 base_mlp_dim=1024 vocab_size=32000 max_target_length=256",
+    ],
+    "110m": [
+        "base_num_decoder_layers=12 base_emb_dim=768 base_num_query_heads=12",
+        "base_num_kv_heads=4 head_dim=64 base_mlp_dim=2304 vocab_size=32000",
+        "logits_via_embedding=true max_target_length=256",
+    ],
+}
+ROWS = 8
+MATMUL_SIZE = 2048
+
+
+def model_keys(model: str, devices: int) -> list[str]:
+    """The command line of a model at a global batch of `ROWS` rows."""
+    words = " ".join(MODELS[model]).split()
+    return [*COMMON, *words, f"per_device_batch_size={ROWS / devices}"]
+
+
+def measure(model: str, devices: int, steps: int) -> dict[str, object]:
+    """Runs the training step in this process."""
+    import jax
+    import jax.numpy as jnp
+
+    from maxtext.config.load import load
+    from maxtext.metrics.flops import train_flops
+    from maxtext.parallel.layout import use_layout
+    from maxtext.parallel.params import count_params, named_leaves
+    from maxtext.training.setup import prepare
+    from maxtext.training.start import compile_step
+    from maxtext.training.state import fresh_state
+
+    argv = [*model_keys(model, devices), "enable_checkpointing=false"]
+    setup = prepare(load(argv, {}).config)
+    rows, length = setup.batch_shape
+    flops = (
+        train_flops(
+            named_leaves(setup.specs), setup.config.model, attention="dot_product", length=length
+        ).per_token
+        * rows
+        * length
+    )
+    square = jnp.ones((MATMUL_SIZE, MATMUL_SIZE), jnp.float32)
+    matmul = jax.jit(jnp.matmul, device=jax.devices()[0])
+    jax.block_until_ready(matmul(square, square))
+    rates: list[float] = []
+    seconds: list[float] = []
+    with use_layout(setup.layout):
+        began = time.perf_counter()
+        step = compile_step(setup)
+        compile_seconds = time.perf_counter() - began
+        state = fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=0)
+        batch = synthetic_batch(setup)
+        for _ in range(steps + 1):
+            began = time.perf_counter()
+            jax.block_until_ready(matmul(square, square))
+            rates.append(2 * MATMUL_SIZE**3 / (time.perf_counter() - began))
+            began = time.perf_counter()
+            state, metrics = step(state, batch)
+            jax.block_until_ready(metrics)
+            seconds.append(time.perf_counter() - began)
+    step_seconds, rate = statistics.median(seconds[1:]), statistics.median(rates[1:])
+    return {
+        "benchmark": "train_step",
+        "model": model,
+        "devices": devices,
+        "parameters": count_params(setup.specs),
+        "tokens_per_step": rows * length,
+        "step_seconds": round(step_seconds, 4),
+        "fastest_step_seconds": round(min(seconds[1:]), 4),
+        "tokens_per_second": round(rows * length / step_seconds),
+        "model_gflops": round(flops / step_seconds / 1e9, 1),
+        "matmul_gflops": round(rate / 1e9, 1),
+        "ratio": round(flops / step_seconds / rate, 3),
+        "fastest_ratio": round(flops / min(seconds[1:]) / max(rates), 3),
+        "compile_seconds": round(compile_seconds, 1),
+        "peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+    }
+
+
+def synthetic_batch(setup):  # noqa: ANN001, ANN201 - Setup is imported with jax
+    """Random tokens on the devices."""
+    from maxtext.data.batch import Shard
+    from maxtext.data.iterators import make_train_iterator
+    from maxtext.training.setup import place
+
+    rows, _ = setup.batch_shape
+    batch = next(
+        make_train_iterator(
+            setup.config.data,
+            rows=rows,
+            shard=Shard(process_index=0, process_count=1),
+            vocab_size=setup.config.model.vocab_size,
+        )
+    )
+    sharding = setup.batch_sharding(setup.batch_shape)
+    return place(batch, sharding=sharding, shape=setup.batch_shape)
+
+
+def measure_start() -> dict[str, object]:
+    """Wall time of `python -m maxtext.train` to the line of step 0, the second time."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [*model_keys("t0", 1), "steps=1", f"base_output_directory={folder}"]
+        argv += [f"jax_cache_dir={folder}/cache", "run_name=start", "enable_checkpointing=false"]
+        for _ in range(2):
+            began = time.perf_counter()
+            command = [sys.executable, "-m", "maxtext.train", *argv]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    if line.startswith("completed step: 0"):
+                        seconds = time.perf_counter() - began
+    return {"benchmark": "start_up", "model": "t0", "seconds_to_step_0": round(seconds, 2)}
+
+
+def measure_apart(model: str, devices: int, steps: int) -> str:
+    """`measure` in a process of its own with that many virtual CPU devices."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environ = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        environ.pop(name, None)
+    command = [sys.executable, str(Path(__file__)), "--here", model, str(devices), str(steps)]
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def main() -> None:
+    """Prints one JSON line a result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--devices", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--here", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        model, devices, steps = options.here
+        print(json.dumps(measure(model, int(devices), int(steps))))
+        return
+    print(json.dumps(measure_start()), flush=True)
+    for model in options.models:
+        for devices in options.devices:
+            print(measure_apart(model, devices, options.steps), flush=True)
+
+
+if __name__ == "__main__":
+    main()
