@@ -7,9 +7,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # One order of collectives, as `initialize` sees to: else a test may hang until XLA aborts.
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 "
-    "--xla_cpu_enable_concurrency_optimized_scheduler=false "
-    # Tests compile far longer than they run; this halves it.
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 )
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"

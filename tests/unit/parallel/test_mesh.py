@@ -102,15 +102,6 @@ def test_an_axis_over_slices_and_within_has_the_slices_outside() -> None:
             "one of them be -1 and the rest divide it",
         ),
         (
-            {"mesh_axes": ("data", "rows")},
-            "mesh_axes has 'rows', which is none of data, stage, fsdp, context, expert, tensor, "
-            "tensor_sequence",
-        ),
-        (
-            {"mesh_axes": ("data", "fsdp"), "ici_tensor_parallelism": 2},
-            "ici_tensor_parallelism=2: mesh_axes has no axis 'tensor'",
-        ),
-        (
             {"mesh_axes": ("data", "fsdp")},
             "logical_axis_rules maps 'layers' to 'stage', which is no mesh axis: data, fsdp",
         ),

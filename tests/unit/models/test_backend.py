@@ -1,0 +1,60 @@
+import importlib.util
+
+import pytest
+
+from maxtext.config.errors import ConfigError
+from maxtext.config.load import load
+from maxtext.models.backend import config_errors, resolve
+
+
+def resolved(backend: str, *argv: str, length: int = 512) -> tuple[str, str]:
+    compute = resolve(load(argv, {}).config.compute, backend, length)
+    return compute.dtype, compute.attention
+
+
+@pytest.mark.parametrize(
+    ("backend", "length", "want"),
+    [
+        ("cpu", 512, ("float32", "dot_product")),
+        ("gpu", 512, ("bfloat16", "dot_product")),
+        ("tpu", 512, ("bfloat16", "flash")),
+        ("tpu", 500, ("bfloat16", "dot_product")),
+    ],
+)
+def test_auto_means_what_the_backend_is_good_at(
+    backend: str, length: int, want: tuple[str, str]
+) -> None:
+    assert resolved(backend, length=length) == want
+
+
+def test_what_is_given_stays() -> None:
+    given = ("dtype=bfloat16", "attention=dot_product")
+    assert resolved("cpu", *given) == resolved("tpu", *given) == ("bfloat16", "dot_product")
+
+
+@pytest.mark.parametrize(
+    ("backend", "length", "text"),
+    [
+        ("cpu", 512, "attention=flash: its kernels are for TPU and GPU; use dot_product on cpu"),
+        ("tpu", 100, "attention=flash: max_target_length=100 is not a multiple of 128"),
+        ("gpu", 512, "attention=flash on GPU needs tokamax: pip install 'maxtext[gpu]'"),
+    ],
+)
+def test_flash_is_refused_where_it_cannot_run(
+    backend: str, length: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=text.replace("[", r"\[")):
+        resolved(backend, "attention=flash", length=length)
+
+
+def test_a_value_error_becomes_one_problem_a_line_and_others_pass() -> None:
+    with pytest.raises(ConfigError) as caught, config_errors():
+        raise ValueError("first\nsecond")
+    assert [problem.message for problem in caught.value.problems] == ["first", "second"]
+    with pytest.raises(KeyError), config_errors():
+        raise KeyError("x")
+    inner = ConfigError(caught.value.problems)
+    with pytest.raises(ConfigError) as again, config_errors():
+        raise inner
+    assert again.value is inner
