@@ -55,7 +55,7 @@ def measure(model: str, devices: int, steps: int) -> dict[str, object]:
     from maxtext.parallel.layout import use_layout
     from maxtext.parallel.params import count_params, named_leaves
     from maxtext.training.setup import prepare
-    from maxtext.training.start import compile_step
+    from maxtext.training.start import compile_step, trace_step
     from maxtext.training.state import fresh_state
 
     argv = [*model_keys(model, devices), "enable_checkpointing=false"]
@@ -75,7 +75,7 @@ def measure(model: str, devices: int, steps: int) -> dict[str, object]:
     seconds: list[float] = []
     with use_layout(setup.layout):
         began = time.perf_counter()
-        step = compile_step(setup)
+        step = compile_step(trace_step(setup))
         compile_seconds = time.perf_counter() - began
         state = fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=0)
         batch = synthetic_batch(setup)
