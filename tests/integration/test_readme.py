@@ -58,7 +58,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that looks like a checkout after `make quickstart`."""
-    for name in ("configs", "data", "docs", "README.md"):
+    for name in ("configs", "data", "docs", "README.md", "LICENSE"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     assert call("maxtext.train", "configs/quickstart.yml") == 0
