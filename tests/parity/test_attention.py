@@ -3,7 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from maxtext.ops.attention import dot_product_attention, splash_flash_attention
+from maxtext.ops.attention import (
+    dot_product_attention,
+    num_query_blocks,
+    splash_flash_attention,
+)
 
 HEADS = [(4, 4), (8, 2), (12, 2), (6, 2), (6, 1)]
 
@@ -43,6 +47,33 @@ def test_dot_product_attention_equals_float64(heads: int, kv_heads: int) -> None
     segments = segments_of(3, 12)
     got = jax.jit(dot_product_attention)(q, k, v, segments)
     np.testing.assert_allclose(got, reference(q, k, v, segments), rtol=1e-5, atol=2e-6)
+
+
+def whole_attention(q, k, v, segments):
+    """Attention by one softmax over all scores, its gradient by autodiff."""
+    rows, length, _, head_dim = q.shape
+    grouped = q.reshape(rows, length, k.shape[2], -1, head_dim) * head_dim**-0.5
+    scores = jnp.einsum("blkgn,bskn->bkgls", grouped, k)
+    seen = jnp.tril(jnp.ones((length, length), bool))
+    seen = seen & (segments[:, :, None] == segments[:, None, :])
+    weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -1e30), axis=-1)
+    return jnp.einsum("bkgls,bskn->blkgn", weights, v).reshape(q.shape)
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(12, 1), (128, 2), (192, 3), (130, 2), (127, 1)])
+def test_blocks_of_queries_change_neither_values_nor_gradients(length: int, blocks: int) -> None:
+    assert num_query_blocks(length) == blocks
+    operands = qkv(6, 2, length=length, rows=3)
+    segments = jnp.asarray(segments_of(3, length))
+    probe = np.random.default_rng(1).standard_normal(operands[0].shape).astype(np.float32)
+
+    def both(attend):
+        loss = lambda q, k, v: jnp.sum(attend(q, k, v, segments) * probe)  # noqa: E731
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*operands)
+
+    got, want = both(dot_product_attention), both(whole_attention)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
 def test_nothing_leaks_from_later_tokens_or_other_documents() -> None:

@@ -73,7 +73,7 @@ def attention(
     if params.query_norm is not None and params.key_norm is not None:
         q, k = norm(params.query_norm, q, eps=eps), norm(params.key_norm, k, eps=eps)
     attended = attend(rotate(q, rotation), rotate(k, rotation), v)
-    attended = checkpoint_name(constrain(attended, *HEADS), "attention_out")
+    attended = constrain(attended, *HEADS)
     out = linear(params.out, attended, num_in=2)
     out = constrain(out, "activation_batch", "activation_norm_length", "activation_embed")
     return checkpoint_name(out, "out_proj")

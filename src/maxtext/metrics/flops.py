@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from maxtext.config.schema import ModelConfig
+from maxtext.ops.attention import num_query_blocks
 from maxtext.parallel.params import Param
 
 type Attention = Literal["dot_product", "flash"]
@@ -42,15 +43,18 @@ def train_flops(
     Args:
         weights: The spec tree under its names, `named_leaves(specs)`.
         config: The model that the weights belong to.
-        attention: The implementation that runs: `dot_product` computes all pairs of positions,
-            `flash` skips those that the causal mask hides.
+        attention: The implementation that runs: `flash` skips the pairs of positions that the
+            causal mask hides, `dot_product` those after the end of each block of queries.
         length: Tokens of a row.
 
     Source: Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, appendix B.
     """
     contracted = sum(one.size for name, one in weights.items() if _is_contracted(name, config))
     pairs = config.num_decoder_layers * length * config.num_query_heads * config.head_dim
-    return TrainFlops(weights=6 * contracted, attention=(6 if attention == "flash" else 12) * pairs)
+    if attention == "flash":
+        return TrainFlops(weights=6 * contracted, attention=6 * pairs)
+    blocks = num_query_blocks(length)
+    return TrainFlops(weights=6 * contracted, attention=6 * pairs * (blocks + 1) // blocks)
 
 
 def _is_contracted(name: str, config: ModelConfig) -> bool:

@@ -3,12 +3,25 @@
 Every function scales the scores by head_dim ** -0.5, once and here alone.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
-from maxtext.types import Array, Float, Int
+from maxtext.types import Array, DType, Float, Int
 
+# The name under which a remat policy keeps what the backward pass needs of attention's results.
+SAVED_NAME = "attention_out"
 FLASH_BLOCK = 128
+MAX_BLOCKS = 8
+MIN_BLOCK = 64
+
+
+def num_query_blocks(length: int) -> int:
+    """Blocks that `dot_product_attention` takes the queries in; each sees no key after its end."""
+    fitting = (n for n in range(MAX_BLOCKS, 0, -1) if length % n == 0)
+    return next(n for n in fitting if n == 1 or length // n >= MIN_BLOCK)
 
 
 def dot_product_attention(
@@ -20,28 +33,95 @@ def dot_product_attention(
     float32_qk_product: bool = False,
     float32_logits: bool = True,
 ) -> Float[Array, "B L H N"]:
-    """Softmax attention to earlier tokens of the same segment, scores held whole.
+    """Softmax attention to earlier tokens of the same segment, in plain XLA.
+
+    Queries are taken in `num_query_blocks` blocks, whose scores exist one block at a time; the
+    backward pass computes them anew. So nearly half of the products are left out, and no array
+    grows with the square of the length but by the block.
 
     Args:
         float32_qk_product: Multiply queries and keys in float32 whatever their type.
         float32_logits: Take the softmax in float32.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023,
-        arXiv:2305.13245, for the groups.
+        arXiv:2305.13245, for the groups; Dao et al. 2022, arXiv:2205.14135, appendix B.2, for the
+        backward pass.
     """
     batch, length, heads, head_dim = q.shape
-    kv_heads = k.shape[2]
-    grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+    kv_heads, dtype = k.shape[2], v.dtype
     if float32_qk_product:
-        grouped, k = grouped.astype(jnp.float32), k.astype(jnp.float32)
-    scores = jnp.einsum("blkgn,bskn->bkgls", grouped, k)
-    if float32_logits:
-        scores = scores.astype(jnp.float32)
-    causal = jnp.tril(jnp.ones((length, length), bool))
-    seen = causal & (segments[:, :, None] == segments[:, None, :])
-    scores = jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgls,bskn->blkgn", weights, v).reshape(q.shape)
+        q, k = q.astype(jnp.float32), k.astype(jnp.float32)
+    grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+    queries = grouped.transpose(0, 2, 3, 1, 4)
+    keys, values = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    softmax_dtype = jnp.float32 if float32_logits else queries.dtype
+    size = length // num_query_blocks(length)
+    blocks = []
+    for start in range(0, length, size):
+        end = start + size
+        blocks.append(
+            _attend_block(
+                queries[:, :, :, start:end],
+                keys[:, :, :end],
+                values[:, :, :end],
+                segments[:, :end],
+                softmax_dtype,
+            )
+        )
+    out = jnp.concatenate(blocks, axis=3) if len(blocks) > 1 else blocks[0]
+    return out.transpose(0, 3, 1, 2, 4).reshape(q.shape).astype(dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _attend_block(
+    q: Float[Array, "B K G L N"],
+    k: Float[Array, "B K S N"],
+    v: Float[Array, "B K S N"],
+    segments: Int[Array, "B S"],
+    softmax_dtype: DType,
+) -> Float[Array, "B K G L N"]:
+    """Attention of the last L of S tokens to all of them, causal and within segments."""
+    return _block_forward(q, k, v, segments, softmax_dtype)[0]
+
+
+def _scores(q: jax.Array, k: jax.Array, segments: jax.Array, dtype: DType) -> jax.Array:
+    """Scores of the last tokens against all, the lowest number where they must not look."""
+    scores = jnp.einsum("bkgln,bksn->bkgls", q, k).astype(dtype)
+    length, total = q.shape[3], k.shape[2]
+    place = jnp.arange(total)
+    causal = place[-length:, None] >= place
+    seen = causal & (segments[:, -length:, None] == segments[:, None, :])
+    return jnp.where(seen[:, None, None], scores, jnp.finfo(dtype).min)
+
+
+def _block_forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, dtype: DType
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    scores = _scores(q, k, segments, dtype)
+    highest = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - highest)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    out = jnp.einsum("bkgls,bksn->bkgln", weights.astype(v.dtype), v)
+    out = checkpoint_name((out.astype(dtype) / total).astype(v.dtype), SAVED_NAME)
+    normalizer = checkpoint_name(highest + jnp.log(total), SAVED_NAME)
+    return out, (q, k, v, segments, out, normalizer)
+
+
+def _block_backward(
+    dtype: DType, saved: tuple[jax.Array, ...], grad: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, None]:
+    q, k, v, segments, out, normalizer = saved
+    weights = jnp.exp(_scores(q, k, segments, dtype) - normalizer)
+    grad_v = jnp.einsum("bkgls,bkgln->bksn", weights.astype(v.dtype), grad)
+    grad_weights = jnp.einsum("bkgln,bksn->bkgls", grad, v).astype(dtype)
+    through_total = jnp.sum(grad.astype(dtype) * out.astype(dtype), axis=-1, keepdims=True)
+    grad_scores = (weights * (grad_weights - through_total)).astype(q.dtype)
+    grad_q = jnp.einsum("bkgls,bksn->bkgln", grad_scores, k)
+    grad_k = jnp.einsum("bkgls,bkgln->bksn", grad_scores, q)
+    return grad_q, grad_k, grad_v, None
+
+
+_attend_block.defvjp(_block_forward, _block_backward)
 
 
 def splash_flash_attention(
@@ -74,12 +154,13 @@ def splash_flash_attention(
         ),
         head_shards=1,
         q_seq_shards=1,
+        residual_checkpoint_name=SAVED_NAME,
         interpret=interpret,
     )
     heads_first = [x.swapaxes(1, 2) for x in (q * head_dim**-0.5, k, v)]
     ids = splash_attention.SegmentIds(segments, segments)
     out: jax.Array = jax.vmap(kernel)(*heads_first, ids)  # pyright: ignore[reportAssignmentType]
-    return out.swapaxes(1, 2)
+    return checkpoint_name(out.swapaxes(1, 2), SAVED_NAME)
 
 
 def triton_flash_attention(
@@ -98,6 +179,7 @@ def triton_flash_attention(
     import tokamax  # pyright: ignore[reportMissingImports]
 
     same_segment = segments[:, None, :, None] == segments[:, None, None, :]
-    return tokamax.dot_product_attention(
+    out = tokamax.dot_product_attention(
         q, k, v, mask=same_segment, is_causal=True, implementation=implementation
     )
+    return checkpoint_name(out, SAVED_NAME)

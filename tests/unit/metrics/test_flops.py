@@ -53,6 +53,12 @@ def weights(model: ModelConfig) -> dict[str, Param]:
     }
 
 
+def test_blocks_of_queries_leave_out_the_pairs_after_their_end() -> None:
+    # 256 tokens in 4 blocks: (1 + 2 + 3 + 4) / 16 of all pairs.
+    attention = train_flops(weights(T0), T0, attention="dot_product", length=256).attention
+    assert attention == 12 * 2 * 256 * 8 * 8 * 10 // 16
+
+
 @pytest.mark.parametrize(("attention", "want"), [("dot_product", 49_152), ("flash", 24_576)])
 def test_attention_costs_all_pairs_or_the_causal_half(attention, want) -> None:
     assert train_flops(weights(T0), T0, attention=attention, length=32).attention == want

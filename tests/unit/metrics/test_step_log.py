@@ -27,6 +27,7 @@ def record(step, **changes):
         "loss": 5.0654321,
         "lm_loss": 5.0651234,
         "grad_norm": 1.2345678,
+        "batch_digest": "00ff00ff00ff00ff",
         "learning_rate": 3e-4,
     }
     return StepRecord(**values | changes)
