@@ -25,9 +25,10 @@ def optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTr
         weight_decay=config.adam_weight_decay,
         mask=decay_mask,
     )
-    if config.gradient_clipping_threshold == 0.0:
-        return adamw
-    return optax.chain(optax.clip_by_global_norm(config.gradient_clipping_threshold), adamw)
+    threshold = config.gradient_clipping_threshold
+    # Both have an empty state, so that no checkpoint depends on clipping.
+    clip = optax.clip_by_global_norm(threshold) if threshold else optax.identity()
+    return optax.chain(clip, adamw)
 
 
 def decay_mask(params: Any) -> Any:

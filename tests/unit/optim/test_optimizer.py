@@ -57,6 +57,15 @@ def test_three_steps_of_adamw_equal_a_float64_reference(clip: float) -> None:
         np.testing.assert_allclose(params[name], weight, rtol=2e-6, atol=2e-7, err_msg=name)
 
 
+def test_the_state_has_the_same_tree_with_and_without_clipping() -> None:
+    weights = {"kernel": jnp.ones((3, 5))}
+    clipped, free = (
+        jax.tree.structure(transform(f"gradient_clipping_threshold={clip}").init(weights))
+        for clip in (1.0, 0.0)
+    )
+    assert clipped == free
+
+
 def test_norms_and_biases_do_not_decay_and_all_else_does() -> None:
     setup = tiny_setup("use_qk_norm=true")
     mask = named_leaves(decay_mask(setup.abstract.params))
