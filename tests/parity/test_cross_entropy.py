@@ -57,6 +57,22 @@ def test_gradients_equal_float64(tiles: int) -> None:
         np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-5)
 
 
+def test_tiles_add_no_rounding_to_gradients_in_bfloat16() -> None:
+    hidden = jnp.asarray(random.normal(size=(1, 64, 32)), jnp.bfloat16)
+    kernel = jnp.asarray(random.normal(size=(32, 256)) / 8, jnp.bfloat16)
+    targets = jnp.asarray(random.integers(0, 256, (1, 64)), jnp.int32)
+
+    def gradient(hidden: jax.Array, kernel: jax.Array, tiles: int) -> np.ndarray:
+        def total(hidden: jax.Array) -> jax.Array:
+            return cross_entropy(hidden, kernel, targets, project=project, num_tiles=tiles)[0].sum()
+
+        return np.asarray(jax.jit(jax.grad(total))(hidden), np.float64)
+
+    want = gradient(hidden.astype(jnp.float32), kernel.astype(jnp.float32), 1)
+    whole, tiled = (np.linalg.norm(gradient(hidden, kernel, n) - want) for n in (1, 32))
+    assert tiled < 1.25 * whole
+
+
 @pytest.mark.parametrize("tiles", [1, 4])
 def test_large_logits_do_not_overflow(tiles: int) -> None:
     kernel = 1e3 * KERNEL

@@ -26,9 +26,13 @@ def cross_entropy(
             a time, in the backward pass too, at the price of one more product.
     """
 
+    dtype = hidden.dtype
+    # The tiles' gradients of the hidden states are added up in float32.
+    hidden = hidden.astype(jnp.float32)
+
     def terms(tile_and_index: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tile, index = tile_and_index
-        logits = project(hidden, tile).astype(jnp.float32)
+        logits = project(hidden.astype(dtype), tile).astype(jnp.float32)
         column = jnp.where(targets % num_tiles == index, targets // num_tiles, -1)
         return _logit_terms(logits, column)
 
