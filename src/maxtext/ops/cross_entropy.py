@@ -25,7 +25,6 @@ def cross_entropy(
         num_tiles: Divisor of V. With more than one, only V / num_tiles logits of a token exist at
             a time, in the backward pass too, at the price of one more product.
     """
-
     dtype = hidden.dtype
     # The tiles' gradients of the hidden states are added up in float32.
     hidden = hidden.astype(jnp.float32)
