@@ -8,6 +8,7 @@ from maxtext.config.keys import RULES
 from maxtext.config.schema import (
     DEGREES,
     CheckpointConfig,
+    ComputeConfig,
     Config,
     DataConfig,
     MeshConfig,
@@ -76,6 +77,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
     yield from _mesh_axes(config.mesh)
     yield from _rules(config.mesh)
     if training:
+        yield from _types(config.compute)
         yield from _vocabulary_tiles(config)
         yield from _remat(config, user_keys)
         yield from _data(config.data, user_keys)
@@ -242,6 +244,13 @@ def _rules(mesh: MeshConfig) -> Iterator[Clash]:
         message = f"{RULES} name {', '.join(absent)}, which it lacks"
         hint = "add it, or replace the mesh and the rules together: custom_mesh_and_rule=FILE.yml"
         yield Clash(("mesh_axes",), message, hint)
+
+
+def _types(compute: ComputeConfig) -> Iterator[Clash]:
+    for key in ("dtype", "weight_dtype"):
+        if getattr(compute, key) == "float16":
+            message = "is for decoding: gradients of a large batch are too small for its range"
+            yield Clash((key,), message, f"use {key}=bfloat16 or {key}=float32")
 
 
 def _vocabulary_tiles(config: Config) -> Iterator[Clash]:

@@ -45,6 +45,8 @@ CLASHES = [
         "there is no mesh axis 'tensr'",
         "did you mean tensor?",
     ),
+    ("dtype=float16", "too small for its range", "dtype=bfloat16"),
+    ("weight_dtype=float16", "too small for its range", "weight_dtype=bfloat16"),
     ("query_proj=device", "would be ignored", "remat_policy=custom"),
     ("dataset_type=grain", "needs grain_train_files, which is empty", "grain_train_files='data/"),
     ("grain_train_files=a.jsonl", "would be ignored: the data are synthetic", "dataset_type=grain"),
