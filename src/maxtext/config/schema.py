@@ -213,7 +213,9 @@ class DataConfig(Section):
     train_data_columns: tuple[str, ...] = key("Columns whose texts are joined to one document.")
     eval_data_columns: tuple[str, ...] = key("The same, for evaluation.")
     grain_worker_count: NonNegativeInt = key("Processes that read and tokenize; 0: in a thread.")
-    grain_per_worker_buffer_size: Positive = key("Batches that each worker keeps ready.")
+    grain_per_worker_buffer_size: Positive = key(
+        "Groups of documents that each worker keeps ready."
+    )
     grain_worker_count_eval: NonNegativeInt = key("The same, for evaluation.")
     grain_prefetch_buffer_size: Positive = key("Batches kept ready on the devices.")
     tokenizer_type: Literal["byte", "huggingface"] = key(

@@ -1,5 +1,6 @@
 """The JSONL file of a run: one flushed line a step, in full precision."""
 
+import itertools
 import json
 import math
 import os
@@ -19,7 +20,8 @@ def json_line(step: int, values: Mapping[str, int | float | str]) -> str:
 def open_history(path: str, *, start_step: int) -> IO[str]:
     """The metrics file, open for appending, without the lines of `start_step` and later.
 
-    A run that resumes writes those again, so that each step has one line.
+    A run that resumes writes those again, so that each step has one line. Where none would be
+    left, as in a new run, the old file is kept as `<path>.1`, or the next free number.
 
     Raises:
         ValueError: The file cannot be written, or holds something else than metrics.
@@ -68,6 +70,10 @@ def _cut(file: Path, start_step: int) -> None:
         if step is not None and step < start_step
     ]
     if len(kept) == len(whole) and not torn:
+        return
+    if whole and not kept:
+        numbered = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
+        file.rename(next(path for path in numbered if not path.exists()))
         return
     replacement = file.with_name(f"{file.name}.partial")
     with replacement.open("w", encoding="utf-8") as out:

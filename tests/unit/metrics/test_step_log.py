@@ -153,6 +153,15 @@ def test_a_resumed_run_has_one_line_for_each_step(tmp_path) -> None:
     assert got == [(0, 1.0), (1, 1.0), (2, 1.0), (2, None), (3, 9.0)]
 
 
+def test_a_new_run_keeps_the_lines_of_an_old_one(tmp_path) -> None:
+    for loss in (1.0, 2.0, 3.0):
+        with open_log(tmp_path) as log:
+            log.step(record(0, loss=loss))
+    names = ("metrics.jsonl.1", "metrics.jsonl.2", "metrics.jsonl")
+    kept = [json.loads((tmp_path / "deep" / name).read_text())["loss"] for name in names]
+    assert kept == [1.0, 2.0, 3.0]
+
+
 def test_a_half_written_last_line_goes(tmp_path) -> None:
     with open_log(tmp_path) as log:
         log.step(record(0))
