@@ -76,6 +76,30 @@ def test_blocks_of_queries_change_neither_values_nor_gradients(length: int, bloc
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
+def test_blocks_add_no_rounding_in_bfloat16() -> None:
+    length = 512
+    assert num_query_blocks(length) == 8
+    segments = jnp.ones((2, length), jnp.int32)
+    operands = tuple(jnp.asarray(x, jnp.bfloat16) for x in qkv(4, 2, length=length, head_dim=32))
+    probe = np.random.default_rng(1).standard_normal(operands[0].shape).astype(np.float32)
+
+    def gradients(attend, operands):
+        loss = lambda q, k, v: jnp.sum(attend(q, k, v, segments) * probe)  # noqa: E731
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*operands)
+
+    want = gradients(whole_attention, tuple(x.astype(jnp.float32) for x in operands))
+    for ours, whole, exact in zip(
+        gradients(dot_product_attention, operands),
+        gradients(whole_attention, operands),
+        want,
+        strict=True,
+    ):
+        error, usual = (
+            np.linalg.norm(x.astype(np.float32) - exact) for x in (np.asarray(ours), whole)
+        )
+        assert error < 0.8 * usual
+
+
 def test_nothing_leaks_from_later_tokens_or_other_documents() -> None:
     q, k, v = qkv(6, 2, rows=3)
     segments = segments_of(3, 12)

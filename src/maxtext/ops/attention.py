@@ -53,7 +53,9 @@ def dot_product_attention(
         q, k = q.astype(jnp.float32), k.astype(jnp.float32)
     grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
     queries = grouped.transpose(0, 2, 3, 1, 4)
-    keys, values = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    # In float32, so that the gradients of all blocks are added up in it; `_attend_block` takes
+    # them in the types given here.
+    keys, values = (x.swapaxes(1, 2).astype(jnp.float32) for x in (k, v))
     softmax_dtype = jnp.float32 if float32_logits else queries.dtype
     size = length // num_query_blocks(length)
     blocks = []
@@ -66,27 +68,32 @@ def dot_product_attention(
                 values[:, :, :end],
                 segments[:, :end],
                 softmax_dtype,
+                dtype,
             )
         )
     out = jnp.concatenate(blocks, axis=3) if len(blocks) > 1 else blocks[0]
     return out.transpose(0, 3, 1, 2, 4).reshape(q.shape).astype(dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _attend_block(
     q: Float[Array, "B K G L N"],
     k: Float[Array, "B K S N"],
     v: Float[Array, "B K S N"],
     segments: Int[Array, "B S"],
     softmax_dtype: DType,
+    dtype: DType,
 ) -> Float[Array, "B K G L N"]:
-    """Attention of the last L of S tokens to all of them, causal and within segments."""
-    return _block_forward(q, k, v, segments, softmax_dtype)[0]
+    """Attention of the last L of S tokens to all of them, causal and within segments.
+
+    Keys are multiplied in the type of `q`, values and the result are of type `dtype`.
+    """
+    return _block_forward(q, k, v, segments, softmax_dtype, dtype)[0]
 
 
 def _scores(q: jax.Array, k: jax.Array, segments: jax.Array, dtype: DType) -> jax.Array:
     """Scores of the last tokens against all, the lowest number where they must not look."""
-    scores = jnp.einsum("bkgln,bksn->bkgls", q, k).astype(dtype)
+    scores = jnp.einsum("bkgln,bksn->bkgls", q, k, preferred_element_type=dtype)
     length, total = q.shape[3], k.shape[2]
     place = jnp.arange(total)
     causal = place[-length:, None] >= place
@@ -95,29 +102,40 @@ def _scores(q: jax.Array, k: jax.Array, segments: jax.Array, dtype: DType) -> ja
 
 
 def _block_forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, dtype: DType
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: jax.Array,
+    softmax_dtype: DType,
+    dtype: DType,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    scores = _scores(q, k, segments, dtype)
+    k, v = k.astype(q.dtype), v.astype(dtype)
+    scores = _scores(q, k, segments, softmax_dtype)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - highest)
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    out = jnp.einsum("bkgls,bksn->bkgln", weights.astype(v.dtype), v)
-    out = checkpoint_name((out.astype(dtype) / total).astype(v.dtype), SAVED_NAME)
+    out = jnp.einsum(
+        "bkgls,bksn->bkgln", weights.astype(dtype), v, preferred_element_type=softmax_dtype
+    )
+    out = checkpoint_name((out / total).astype(dtype), SAVED_NAME)
     normalizer = checkpoint_name(highest + jnp.log(total), SAVED_NAME)
     return out, (q, k, v, segments, out, normalizer)
 
 
 def _block_backward(
-    dtype: DType, saved: tuple[jax.Array, ...], grad: jax.Array
+    softmax_dtype: DType, dtype: DType, saved: tuple[jax.Array, ...], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     q, k, v, segments, out, normalizer = saved
-    weights = jnp.exp(_scores(q, k, segments, dtype) - normalizer)
-    grad_v = jnp.einsum("bkgls,bkgln->bksn", weights.astype(v.dtype), grad)
-    grad_weights = jnp.einsum("bkgln,bksn->bkgls", grad, v).astype(dtype)
-    through_total = jnp.sum(grad.astype(dtype) * out.astype(dtype), axis=-1, keepdims=True)
+    in_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    weights = jnp.exp(_scores(q, k, segments, softmax_dtype) - normalizer)
+    grad_v = in_float32("bkgls,bkgln->bksn", weights.astype(dtype), grad)
+    grad_weights = in_float32("bkgln,bksn->bkgls", grad, v)
+    through_total = jnp.sum(
+        grad.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True
+    )
     grad_scores = (weights * (grad_weights - through_total)).astype(q.dtype)
     grad_q = jnp.einsum("bkgls,bksn->bkgln", grad_scores, k)
-    grad_k = jnp.einsum("bkgls,bkgln->bksn", grad_scores, q)
+    grad_k = in_float32("bkgls,bkgln->bksn", grad_scores, q)
     return grad_q, grad_k, grad_v, None
 
 
