@@ -1,5 +1,6 @@
 """Runs that are killed, interrupted or spread over processes, each as a user starts them."""
 
+import json
 import math
 import os
 import random
@@ -83,8 +84,8 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def two_processes(runs, name, **keys):
-    """A run of two processes with four devices each."""
+def two_processes(runs, name, *, code=0, **keys):
+    """What two processes with four devices each wrote to stderr."""
     environ = {
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
         "JAX_NUM_PROCESSES": "2",
@@ -93,22 +94,34 @@ def two_processes(runs, name, **keys):
         runs.start(name, devices=4, environ=environ | {"JAX_PROCESS_ID": str(index)}, **keys)
         for index in range(2)
     ]
-    for process in processes:
-        runs.finish(process)
-    return runs.steps(name)
+    return [runs.finish(process, code=code)[1] for process in processes]
 
 
 def test_two_processes_take_the_steps_of_one(runs) -> None:
     keys = {"steps": 6, "gradient_clipping_threshold": 0, "learning_rate_schedule_steps": 6}
     want = runs.here("one", **keys)
-    got = two_processes(runs, "run", **keys | {"steps": 3}, **SAVES)
+    two_processes(runs, "run", **keys | {"steps": 3}, **SAVES)
     assert runs.checkpoints("run") == [3]
-    got = two_processes(runs, "run", **keys, **SAVES)
+    two_processes(runs, "run", **keys, **SAVES)
+    got = runs.steps("run")
     assert [step["step"] for step in got] == list(range(6))
     for ours, theirs in zip(got, want, strict=True):
         assert ours["total_weights"] == theirs["total_weights"]
         assert math.isclose(ours["loss"], theirs["loss"], rel_tol=1e-5)
         assert math.isclose(ours["grad_norm"], theirs["grad_norm"], rel_tol=1e-4)
+
+
+def test_data_that_turn_bad_in_one_process_end_both(runs, tmp_path) -> None:
+    documents = [json.dumps({"text": "to be or not to be"})] * 4000
+    # Documents are dealt in turn: the damaged one is the second process's.
+    documents[1501] = "{"
+    (tmp_path / "bad.jsonl").write_text("\n".join(documents) + "\n")
+    keys = data(tmp_path / "bad.jsonl") | {"steps": 1000, "enable_data_shuffling": False}
+    first, second = two_processes(runs, "run", code=2, **keys, **SAVES)
+    assert "bad.jsonl:1502: invalid JSON" in second
+    assert "the data cannot be read in process 1, which says why" in first
+    assert "Traceback" not in first + second
+    assert runs.checkpoints("run") == [len(runs.steps("run"))] != [0]
 
 
 def test_workers_change_nothing_over_two_resumes(runs, documents) -> None:

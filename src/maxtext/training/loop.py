@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 
-from maxtext.config.errors import ConfigError
+from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.flat import flatten
 from maxtext.config.schema import Config
 from maxtext.data.prefetch import Loaded
@@ -79,13 +79,25 @@ def _next_batch(run: Run, interrupt: Interrupt) -> Loaded | None:
     """The next batch; None where a signal came or the data of any process ended.
 
     All processes agree on that, so that they stop after the same step.
+
+    Raises:
+        ConfigError: The data of any process turned bad.
     """
     if not run.batches.ready():
         # Nothing is gained by reporting late while devices wait for data.
         run.recorder.flush()
-    with config_errors():
-        loaded = next(run.batches, None)
-    agreed = gather(int(loaded is not None), interrupt.signal)
+    loaded, problem = None, None
+    try:
+        with config_errors():
+            loaded = next(run.batches, None)
+    except ConfigError as error:
+        problem = error
+    agreed = gather(int(loaded is not None), interrupt.signal, int(problem is not None))
+    if problem is not None:
+        raise problem
+    if agreed[:, 2].any():
+        where = f"the data cannot be read in process {agreed[:, 2].argmax()}, which says why"
+        raise ConfigError([Problem("", where)])
     interrupt.signal = int(agreed[:, 1].max())
     if interrupt.signal:
         _logger.info("signal %d: stopping after %d steps", interrupt.signal, run.step)
