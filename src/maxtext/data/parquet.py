@@ -79,9 +79,7 @@ def _row_group_ends(path: Path, columns: Columns) -> np.ndarray:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError as error:
-        raise ValueError(
-            f"{path}: parquet files need pyarrow: pip install 'maxtext[parquet]'"
-        ) from error
+        raise ValueError(f"{path}: parquet files need pyarrow: pip install pyarrow") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             metadata, names = file.metadata, file.schema_arrow.names

@@ -4,6 +4,8 @@ import contextlib
 import logging
 import time
 
+import jax
+
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.flat import flatten
 from maxtext.config.schema import Config
@@ -32,6 +34,9 @@ def train(config: Config) -> None:
     """
     with config_errors():
         initialize(config.run)
+    if jax.process_index() > 0:
+        # One process tells what all of them do.
+        logging.getLogger("maxtext").setLevel(logging.WARNING)
     setup = prepare(config)
     with use_layout(setup.layout), contextlib.ExitStack() as stack:
         run = start(setup, stack)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from maxtext.checkpoint import CheckpointStore, load_full_state, load_parameters
 from maxtext.data.batch import Batch, State
 from maxtext.data.iterators import make_train_iterator
 from maxtext.data.prefetch import DevicePrefetcher
-from maxtext.metrics.devices import peak_flops
+from maxtext.metrics.devices import memory_use, peak_flops
 from maxtext.metrics.flops import train_flops
 from maxtext.metrics.step_log import StepLog, Workload
 from maxtext.models.backend import config_errors
@@ -128,9 +129,11 @@ def starting_state(setup: Setup, store: CheckpointStore | None) -> tuple[TrainSt
         return found.state, found.data_state
     if config.load_full_state_path:
         found = load_full_state(config.load_full_state_path, setup.abstract)
+        _logger.info("state of step %d of %s", found.step, config.load_full_state_path)
         return found.state, found.data_state
     if config.load_parameters_path:
         params = load_parameters(config.load_parameters_path, setup.abstract.params)
+        _logger.info("weights of %s", config.load_parameters_path)
         return state_from_params(params, setup.optimizer, setup.abstract), None
     seed = setup.config.training.init_weights_seed
     return fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=seed), None
@@ -152,6 +155,11 @@ def compile_step(traced: Traced) -> StepFn:
     compiled = traced.lower().compile()
     seconds = time.perf_counter() - began
     _logger.info("step compiled in %.1f s%s", seconds, _memory_text(compiled))
+    use = memory_use()
+    if use is not None:
+        _logger.info(
+            "%.3g of %.3g GiB in use on the fullest device", use.in_use / GIB, use.limit / GIB
+        )
     return compiled
 
 
@@ -161,7 +169,7 @@ def log_start(setup: Setup) -> None:
     if config.run.log_config:
         for section in type(config).model_fields:
             values = getattr(config, section).model_dump(mode="json", by_alias=True)
-            text = " ".join(f"{key}={value}" for key, value in values.items())
+            text = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
             _logger.info("%s: %s", section, text)
     rows, length = setup.batch_shape
     flops = _workload(setup).flops_per_device * setup.layout.mesh.size
