@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from maxtext.config.cli import run_main
+from maxtext.config.cli import run_main, whole_stdout
 from maxtext.config.load import Loaded
 
 
@@ -19,10 +19,11 @@ def _decode(loaded: Loaded) -> None:
     prompt = loaded.config.decode.prompt
     pieces = load_generator(loaded.config).stream(prompt)
     first = next(pieces)
-    print(prompt + first, end="", flush=True)
-    for piece in pieces:
-        print(piece, end="", flush=True)
-    print()
+    with whole_stdout():
+        print(prompt + first, end="", flush=True)
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print(flush=True)
 
 
 if __name__ == "__main__":

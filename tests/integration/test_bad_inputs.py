@@ -8,12 +8,12 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from maxtext import train
+from maxtext import decode, train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,9 @@ BAD = {
     "an unknown choice": Bad("dtype=bf16", ("one of auto, float32, bfloat16, float16",)),
     "a negative number": Bad("steps=-5", ("steps=-5", "at least 1")),
     "a fraction above 1": Bad("warmup_steps_fraction=2", ("at most 1",)),
+    "a number that no device can hold": Bad("learning_rate=1e300", ("over 3.4e+38",)),
+    "a size that no device can count to": Bad("vocab_size=4294967295", ("over 2147483647",)),
+    "no batch to evaluate": Bad("eval_interval=5 eval_steps=0", ("-1 takes all of the data",)),
     "a bad rule": Bad('logical_axis_rules={"mlp":["tensr"]}', ("'tensr'", "mean tensor?")),
     "a rule of no axis": Bad('logical_axis_rules={"mpl":[]}', ("did you mean mlp?",)),
     # the model
@@ -95,6 +98,11 @@ BAD = {
     "data without grain": Bad("grain_train_files=a.jsonl", ("dataset_type=grain",), files=DATA),
     "data that is not there": Bad(
         "dataset_type=grain grain_train_files=gone*.jsonl", ("no file matches 'gone*.jsonl'",)
+    ),
+    "data that are compressed": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl.gz",
+        ("a.jsonl.gz is compressed", "unpack it"),
+        files={"a.jsonl.gz": "x"},
     ),
     "a folder for data": Bad("dataset_type=grain grain_train_files=.", (". is a folder",)),
     "evaluation without data": Bad(
@@ -117,7 +125,53 @@ BAD = {
     "an output folder that is a file": Bad(
         "base_output_directory=a.jsonl", ("a.jsonl is not a folder",), files=DATA
     ),
+    "checkpoints that are a file": Bad(
+        "run_name=r",
+        ("output/r/checkpoints is not a folder",),
+        files={"output/r/checkpoints": ""},
+    ),
+    "TensorBoard files that are a file": Bad(
+        "run_name=r",
+        ("output/r/tensorboard is not a folder",),
+        files={"output/r/tensorboard": ""},
+    ),
+    "the home folder of nobody": Bad(
+        "base_output_directory=~no-such-user/runs", ("~no-such-user is nobody's home folder",)
+    ),
+    "a metrics file that is a device": Bad(
+        "metrics_file=/dev/full", ("metrics_file=/dev/full", "is a device or a pipe")
+    ),
+    "a metrics file that is a folder": Bad("metrics_file=.", ("metrics_file=.", "is a folder")),
+    "a compilation cache that is a file": Bad(
+        "jax_cache_dir=a.jsonl", ("jax_cache_dir=a.jsonl", "is not a folder"), files=DATA
+    ),
     "no output folder": Bad("base_output_directory=", ("there is no folder to write to",)),
+}
+
+BAD_DECODING = {
+    "no model": Bad("prompt=hello", ("nothing says which model to use", "load_parameters_path")),
+    "a run that is not there": Bad("run_name=gone", ("there is no checkpoint in output/gone",)),
+    "a checkpoint that is not there": Bad("load_parameters_path=gone", ("does not exist",)),
+    "a prompt that is no text": Bad(
+        "run_name=r prompt=\udce9",
+        ("must be text in UTF-8",),
+        files={"output/r/checkpoints/5/config/metadata": '{"base_emb_dim": 96}'},
+    ),
+    "a step without its config": Bad(
+        "run_name=r",
+        ("output/r/checkpoints/5/config/metadata", "cannot be read"),
+        files={"output/r/checkpoints/5/config/other": ""},
+    ),
+    "a step with half of its config": Bad(
+        "load_parameters_path=output/r",
+        ("output/r/checkpoints/5/config/metadata", "is damaged"),
+        files={"output/r/checkpoints/5/config/metadata": "{"},
+    ),
+    "another model than the run's": Bad(
+        "run_name=r base_emb_dim=64",
+        ("base_emb_dim=64", "contradicts 96", "override_model_config=true"),
+        files={"output/r/checkpoints/5/config/metadata": '{"base_emb_dim": 96}'},
+    ),
 }
 
 
@@ -142,6 +196,21 @@ def assert_one_clear_error(err: str, says: tuple[str, ...]) -> None:
     assert [text for text in says if text not in err] == []
 
 
+def assert_refused(
+    bad: Bad,
+    main: Callable[[Sequence[str]], int],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make(bad.files, folder)
+    before = sorted(folder.rglob("*"))
+    assert main(bad.argv.split(" ")) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert_one_clear_error(err, bad.says)
+    assert sorted(folder.rglob("*")) == before
+
+
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_a_bad_input_is_one_clear_error(
     bad: Bad,
@@ -149,15 +218,16 @@ def test_a_bad_input_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    make(bad.files, folder)
     for name, value in bad.environ.items():
         monkeypatch.setenv(name, value)
-    before = sorted(folder.rglob("*"))
-    assert train.main(bad.argv.split(" ")) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert_one_clear_error(err, bad.says)
-    assert sorted(folder.rglob("*")) == before
+    assert_refused(bad, train.main, folder, capsys)
+
+
+@pytest.mark.parametrize("bad", BAD_DECODING.values(), ids=BAD_DECODING)
+def test_a_bad_input_to_decoding_is_one_clear_error(
+    bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(bad, decode.main, folder, capsys)
 
 
 @pytest.mark.parametrize(

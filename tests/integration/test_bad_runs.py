@@ -1,5 +1,7 @@
 """What only devices, data or files can show to be wrong: one clear error each, nothing written."""
 
+import errno
+import gzip
 import json
 import os
 import subprocess
@@ -9,6 +11,7 @@ import pytest
 
 KV_SPLIT_OFF = "{kv_heads: [], activation_kv_heads: []}"
 GOOD = '{"text": "a good line"}\n'
+FULL = "stdout cannot be written: No space left on device"
 BAD_MESHES = {
     "degrees that do not fit the devices": (
         {"ici_tensor_parallelism": 3},
@@ -42,12 +45,44 @@ BAD_MESHES = {
         {"base_emb_dim": 60},
         ("'embed' of size 60", "fsdp 8", "more: "),
     ),
+    "tiles of the vocabulary that do not divide": (
+        {"ici_tensor_parallelism": 2, "num_vocab_tiling": 256},
+        ("num_vocab_tiling=256", "1 tokens of the vocabulary", "2 devices"),
+    ),
+    "more rows than can be counted": (
+        {"per_device_batch_size": 1e30},
+        ("per_device_batch_size", "more than a batch can hold"),
+    ),
+    "more passes than can be counted": (
+        {"gradient_accumulation_steps": 2**31 - 1},
+        ("gradient_accumulation_steps", "more than a batch can hold"),
+    ),
+    "rows longer than can be counted": (
+        {"max_target_length": 2**30, "max_position_embeddings": 2**30},
+        ("max_target_length", "more than a batch can hold"),
+    ),
+    "a model larger than the machine": (
+        {"base_emb_dim": 80_000_000},
+        ("weights and optimizer take", "GiB", "this machine has"),
+    ),
 }
 BAD_DATA = {
     "no JSON": (GOOD + "{broken\n", ("bad.jsonl:2",)),
     "another column": ('{"words": "a"}\n', ("bad.jsonl:1", "text", "words")),
     "a number for a text": ('{"text": 5}\n', ("bad.jsonl:1", "'text' is int")),
     "nothing": ("", ("bad.jsonl:1", "empty")),
+    "no JSON but brackets": (GOOD + "[" * 100_000 + "\n", ("bad.jsonl:2", "nested too deeply")),
+    "a number of 5000 digits": ('{"a": %s}\n' % ("9" * 5000), ("bad.jsonl:1", "too many digits")),
+    "an object of nothing": ("{}\n", ("bad.jsonl:1", "there are none", "train_data_columns")),
+    "a list": ("[1]\n", ("bad.jsonl:1", "must be a JSON object, not list")),
+    "a line of spaces": (GOOD + "  \n", ("bad.jsonl:2", "invalid JSON")),
+    "only empty lines": ("\n\n", ("bad.jsonl:1", "no lines but empty ones")),
+    "a line cut short": (GOOD + GOOD[:15], ("bad.jsonl:2", "may be cut off")),
+    "half a surrogate pair": ('{"text": "\\ud800"}\n', ("bad.jsonl:1", "surrogate")),
+    "a zero byte": (GOOD.replace("good", "\0"), ("bad.jsonl:1", "invalid JSON")),
+    "UTF-16": (GOOD.encode("utf-16"), ("bad.jsonl:1", "convert the file to UTF-8")),
+    "Latin-1": (GOOD.replace("good", "gütig").encode("latin-1"), ("bad.jsonl:1", "0xfc")),
+    "a compressed file by another name": (gzip.compress(GOOD.encode()), ("bad.jsonl:1", "unpack")),
     "a torn character": (GOOD.encode() + b'{"text": "\xe2\x82"}\n', ("bad.jsonl:2", "UTF-8")),
 }
 
@@ -91,6 +126,16 @@ def test_bad_data_is_one_clear_error(refused, runs, content, says) -> None:
     marks = {"add_bos": False, "add_eos": False}
     err = refused(dataset_type="grain", grain_train_files=path, **marks)
     assert [text for text in says if text not in err] == []
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_a_byte_order_mark_is_no_part_of_the_text(runs, name) -> None:
+    keys = {"dataset_type": "grain", "grain_train_files": runs.folder / name, "steps": 1}
+    logged = []
+    for mark in ("", "\ufeff"):
+        (runs.folder / name).write_text(mark + GOOD * 9)
+        logged += runs.here(f"metrics{len(mark)}", **keys)
+    assert logged[0] == logged[1]
 
 
 def test_data_without_a_pair_of_tokens_are_one_clear_error(runs, capsys) -> None:
@@ -165,3 +210,84 @@ def test_the_config_is_printed_and_nothing_starts(runs, capsys) -> None:
     (heads,) = [line for line in lines if line.startswith("base_num_kv_heads ")]
     assert "t0.yml:" in heads
     assert list(runs.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "a"), "No space left on device: a"),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."), "out of memory"),
+    ],
+)
+def test_what_the_machine_has_not_is_one_line(runs, capsys, monkeypatch, error, says) -> None:
+    def fail(config):
+        raise error
+
+    monkeypatch.setattr("maxtext.training.loop.train", fail)
+    assert runs.code("run") == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {says}")
+    assert err.count("\n") == 1
+
+
+def test_an_error_of_ours_keeps_its_traceback(runs, monkeypatch) -> None:
+    def fail(config):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("maxtext.training.loop.train", fail)
+    with pytest.raises(RuntimeError, match="ours"):
+        runs.code("run")
+
+
+def test_another_models_checkpoint_is_one_error_of_several_lines(runs, capsys) -> None:
+    saves = {"run_name": "run", "enable_checkpointing": True}
+    runs.here("run", steps=1, **saves)
+    assert runs.code("run", steps=2, base_emb_dim=128, **saves) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: checkpoint step 1 ")
+    assert "is not of this model" in first
+    assert others
+    assert all(line.startswith("  ") for line in others)
+    assert runs.checkpoints("run") == [1]
+
+
+def test_a_reader_that_leaves_early_ends_no_run(runs) -> None:
+    process = runs.start("run", steps=9)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait() == 0
+    assert len(runs.steps("run")) == 9
+
+
+def test_a_full_stdout_is_said_once_and_ends_no_run(runs) -> None:
+    done = program(runs.argv("run", steps=3))
+    assert (done.returncode, done.stderr) == (0, f"error: {FULL}\n")
+    assert len(runs.steps("run")) == 3
+
+
+def test_help_to_a_full_stdout_is_one_clear_error() -> None:
+    done = program(["--help"])
+    assert (done.returncode, done.stderr) == (1, f"error: {FULL}\n")
+
+
+def test_devices_that_are_not_there_are_one_clear_error(runs) -> None:
+    done = program(runs.argv("run"), JAX_PLATFORMS="rocket")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: JAX_PLATFORMS=rocket: ")
+    assert done.stderr.count("\n") <= 2
+
+
+def program(argv, **environ):
+    """What `maxtext.train` returns that writes to a full device."""
+    with open("/dev/full", "w") as full:
+        return subprocess.run(
+            [sys.executable, "-m", "maxtext.train", *argv],
+            env={**os.environ, **environ},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )

@@ -1,5 +1,6 @@
 """What a new run starts from: a checkpoint of another run, given by a path."""
 
+import os
 from pathlib import Path
 
 from maxtext.checkpoint.errors import CheckpointError
@@ -18,7 +19,7 @@ def _contents(folder: Path) -> str:
 
 def _find(path: str | Path, key: str) -> Source:
     """The step that a path means: itself, or the newest in a folder of steps or of a run."""
-    place = Path(path).expanduser().absolute()
+    place = Path(os.path.expanduser(path)).absolute()
     how = f"{key}={{directory}}/{{step}} reads it"
     if not place.is_dir():
         kind = "a file, not a checkpoint folder" if place.exists() else "no such folder"

@@ -79,7 +79,9 @@ def require_match(
         lines.append(f"and {len(different) - _MAX_LINES} more")
     if all(one.type_only for one in different):
         dtype = there[different[0].name].dtype
-        lines.append(f"only the types differ: weight_dtype={dtype} takes it as it is")
+        moments = all("/mu/" in one.name for one in different)
+        key = "mu_dtype" if moments else "weight_dtype"
+        lines.append(f"only the types differ: {key}={dtype} takes it as it is")
     total = len(there.keys() | wanted.keys())
     listed = "\n".join(f"  {line}" for line in lines)
     raise CheckpointMismatch(

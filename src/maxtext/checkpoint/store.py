@@ -206,13 +206,13 @@ class CheckpointStore:
                 # Renamed first: a run killed meanwhile leaves no half step under its number.
                 doomed = self._directory / f"{step}{_DELETING}"
                 (self._directory / str(step)).rename(doomed)
-                shutil.rmtree(doomed)
+                _delete(doomed)
 
     def _remove_unfinished(self) -> None:
         if jax.process_index() == 0 and self._directory.exists():
             for pattern in _UNFINISHED:
                 for folder in self._directory.glob(pattern):
-                    shutil.rmtree(folder)
+                    _delete(folder)
 
     def _set_aside(self, steps: tuple[int, ...]) -> None:
         if not steps:
@@ -221,9 +221,13 @@ class CheckpointStore:
             multihost_utils.sync_global_devices("before steps are set aside")
         if jax.process_index() == 0:
             aside = self._directory.with_name(f"{self._directory.name}_set_aside")
-            aside.mkdir(exist_ok=True)
-            for step in steps:
-                (self._directory / str(step)).rename(_free_name(aside, str(step)))
+            try:
+                aside.mkdir(exist_ok=True)
+                for step in steps:
+                    (self._directory / str(step)).rename(_free_name(aside, str(step)))
+            except OSError as error:
+                message = f"newer steps cannot be moved to {aside}: {brief(error)}"
+                raise CheckpointError(message) from error
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("steps are set aside")
 
@@ -236,6 +240,14 @@ class CheckpointStore:
             f"checkpoint step {step} could not be written to {self._directory} ({brief(error)}); "
             f"{newest}"
         )
+
+
+def _delete(path: Path) -> None:
+    """Deletes a folder, or a link to one or a file that somebody put in its place."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
 
 
 def _free_name(folder: Path, name: str) -> Path:

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import io
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from maxtext.config.errors import ConfigError, Origin, Problem, did_you_mean
 from maxtext.config.keys import RULES, Key, keys, sections
@@ -45,6 +46,10 @@ def run_main(
         program: How messages call it, `maxtext.train`.
         model_from_checkpoint: As for `load`.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # Not every terminal can show every character.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     word = _help_word(argv)
     origins: Mapping[str, Origin] = {}
     try:
@@ -138,11 +143,32 @@ def _complain(error: ConfigError, origins: Mapping[str, Origin]) -> None:
 
 
 def _print(text: str) -> None:
-    """Writes to stdout; a reader that leaves early, such as `head`, is no error."""
-    try:
+    with whole_stdout():
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more at exit: it must not meet the closed pipe.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def whole_stdout() -> Generator[None]:
+    """Ends the program where stdout, all that the block is for, can be written no more.
+
+    Raises:
+        SystemExit: With 1 and the reason; with 0 for a reader that left early, such as `head`.
+    """
+    try:
+        yield
+    except OSError as error:
+        abandon_stdout(error)
+        raise SystemExit(0 if isinstance(error, BrokenPipeError) else 1) from error
+
+
+def abandon_stdout(error: OSError) -> None:
+    """Sends to nowhere what would go to a stdout that failed, and says why it failed.
+
+    Nothing is said of a reader that left early.
+    """
+    if not isinstance(error, BrokenPipeError):
+        sys.stderr.write(f"error: stdout cannot be written: {error.strerror}\n")
+    # Python flushes once more at exit: it must not meet the failed file.
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -44,6 +44,7 @@ class Problem:
         origin: Where it was set; None where the code that found it cannot know.
         hint: What would work; may be empty.
         beside: The other settings that it concerns, each `key=value (origin)`.
+        details: Further lines.
     """
 
     key: str
@@ -52,15 +53,16 @@ class Problem:
     origin: Origin | None = None
     hint: str = ""
     beside: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         subject = setting_text(self.key, self.value, self.origin)
         head = " with ".join((subject, *self.beside)) if subject else ""
         line = _printable(f"{head}: {self.message}" if head else self.message)
         hint = _printable(self.hint)
-        if not hint:
-            return line
-        return f"{line}; {hint}" if len(line + hint) < _LINE else f"{line}\n  {hint}"
+        if hint:
+            line += f"; {hint}" if len(line + hint) < _LINE else f"\n  {hint}"
+        return "\n  ".join((line, *map(_printable, self.details)))
 
 
 class ConfigError(ValueError):

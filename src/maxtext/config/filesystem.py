@@ -13,6 +13,7 @@ from maxtext.config.flat import step_folder
 from maxtext.config.schema import CheckpointConfig, Config, DataConfig
 
 _LONGEST_NAME = 255
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _SUFFIXES = (".jsonl", ".txt", ".parquet", ".arrayrecord", ".array_record")
 
 
@@ -26,6 +27,10 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
     """
     yield from _tokenizer(config.data)
     yield from _checkpoints(config.checkpoint)
+    if "jax_cache_dir" in user_keys:
+        yield from _cache(config.run.jax_cache_dir)
+    if not training:
+        yield from _trained(config)
     if training:
         yield from _data(config)
         yield from _output(config)
@@ -64,6 +69,20 @@ def _checkpoints(checkpoint: CheckpointConfig) -> Iterator[Clash]:
         yield Clash((key,), message, _remote(path) or hint)
 
 
+def _trained(config: Config) -> Iterator[Clash]:
+    if config.checkpoint.load_parameters_path:
+        return
+    keys = ("load_parameters_path", "run_name")
+    hint = "give load_parameters_path, or the run_name of a run in base_output_directory"
+    if not config.run.run_name:
+        yield Clash(keys, "nothing says which model to use", hint)
+        return
+    folder = os.path.join(config.run.base_output_directory, config.run.run_name)
+    if step_folder(folder) is None:
+        message = f"there is no checkpoint in {folder}"
+        yield Clash(("run_name", "base_output_directory"), message, hint)
+
+
 def _data(config: Config) -> Iterator[Clash]:
     if config.data.dataset_type != "grain":
         return
@@ -97,6 +116,9 @@ def _no_match(pattern: str, found: list[str]) -> tuple[str, str]:
 
 def _suffix(key: str, files: list[str]) -> Iterator[Clash]:
     for name in files:
+        if name.endswith(_COMPRESSED):
+            yield Clash((key,), f"{name} is compressed", "unpack it: records in it cannot be found")
+            return
         if not name.endswith(_SUFFIXES):
             message = f"the format of {name} is not known from its name"
             hint = f"known are {', '.join(_SUFFIXES)}; grain_file_type says it for others"
@@ -106,14 +128,14 @@ def _suffix(key: str, files: list[str]) -> Iterator[Clash]:
 
 def _output(config: Config) -> Iterator[Clash]:
     key, directory = "base_output_directory", config.run.base_output_directory
-    writers = [
-        name
-        for name, writes in (
-            ("enable_checkpointing", config.checkpoint.enable_checkpointing),
-            ("enable_tensorboard", config.metrics.enable_tensorboard),
+    writers = {
+        name: folder
+        for name, writes, folder in (
+            ("enable_checkpointing", config.checkpoint.enable_checkpointing, "checkpoints"),
+            ("enable_tensorboard", config.metrics.enable_tensorboard, "tensorboard"),
         )
         if writes
-    ]
+    }
     if not writers:
         return
     if not directory:
@@ -123,8 +145,18 @@ def _output(config: Config) -> Iterator[Clash]:
         yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
     else:
         run = Path(os.path.expanduser(directory)) / config.run.run_name
-        for wrong in _not_a_folder_to_be(run):
-            yield Clash((key,), wrong, "name a folder that can be written")
+        # A new name is made up where there is none: nothing lies in its folder.
+        folders = [run / name for name in writers.values()] if config.run.run_name else [run]
+        wrong = dict.fromkeys(one for folder in folders for one in _not_a_folder_to_be(folder))
+        for message in wrong:
+            yield Clash((key,), message, "name a folder that can be written")
+
+
+def _cache(directory: str) -> Iterator[Clash]:
+    if not directory or "://" in directory:
+        return
+    for wrong in _not_a_folder_to_be(Path(os.path.expanduser(directory))):
+        yield Clash(("jax_cache_dir",), wrong, "name a folder that can be written; empty is none")
 
 
 def _metrics_file(config: Config) -> Iterator[Clash]:
@@ -133,6 +165,8 @@ def _metrics_file(config: Config) -> Iterator[Clash]:
     file = Path(os.path.expanduser(config.metrics.metrics_file))
     if os.path.isdir(file):
         yield Clash(("metrics_file",), "is a folder", "name a file in it")
+    elif os.path.exists(file) and not os.path.isfile(file):
+        yield Clash(("metrics_file",), "is a device or a pipe", "name a file; empty writes none")
     elif os.path.exists(file) and not os.access(file, os.W_OK):
         yield Clash(("metrics_file",), "cannot be written", "see its permissions")
     else:
@@ -142,6 +176,9 @@ def _metrics_file(config: Config) -> Iterator[Clash]:
 
 def _not_a_folder_to_be(folder: Path) -> Iterator[str]:
     """Why `folder` is not, or cannot be made, a folder to write in."""
+    if folder.parts[:1] and folder.parts[0].startswith("~"):
+        yield f"{folder.parts[0]} is nobody's home folder"
+        return
     if any(len(os.fsencode(part)) > _LONGEST_NAME for part in folder.parts):
         yield "a name in it is too long"
     for place in (folder, *folder.parents):

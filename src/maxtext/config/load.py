@@ -62,10 +62,10 @@ def load(
     Args:
         argv: `[file.yml] key=value ...`.
         environ: As `os.environ`.
-        model_from_checkpoint: For programs that use a trained model: where `load_parameters_path`
-            is set, the model and its tokenizer are what the config in that checkpoint says, and a
-            model file is held to it like a user's setting. Nothing that only training reads or
-            writes is checked.
+        model_from_checkpoint: For programs that use a trained model, that of
+            `load_parameters_path` or of the run: the model and its tokenizer are what the config
+            in that checkpoint says, and a model file is held to it like a user's setting. Nothing
+            that only training reads or writes is checked.
 
     Raises:
         ConfigError: All that is wrong.
@@ -74,10 +74,9 @@ def load(
     files, user = _user_source(argv, environ)
     weak = user.over(base)
     model = _attempt(lambda: _model_file(weak.settings, files))
-    path = weak.settings["load_parameters_path"].text
-    if model_from_checkpoint and path:
+    if model_from_checkpoint and (folder := _trained(weak.settings)):
         user = user.over(model)
-        model = _attempt(lambda: _checkpoint(weak.settings))
+        model = _attempt(lambda: model_source(folder))
     mesh = _attempt(lambda: _mesh_file(weak.settings, files))
     defaults = _with_mesh(base, mesh)
     merged = user.over(model).over(defaults)
@@ -192,11 +191,12 @@ def _misplaced(model: Source) -> tuple[Problem, ...]:
     )
 
 
-def _checkpoint(settings: Mapping[str, Setting]) -> Source:
-    setting = settings["load_parameters_path"]
-    folder = step_folder(setting.text)
-    # A path without a checkpoint is reported by the checks that follow.
-    return model_source(folder) if folder else Source()
+def _trained(settings: Mapping[str, Setting]) -> Path | None:
+    """The checkpoint of a trained model; what is no checkpoint is reported by later checks."""
+    path, run = settings["load_parameters_path"].text, settings["run_name"].text
+    if not path and run:
+        path = os.path.join(settings["base_output_directory"].text, run)
+    return step_folder(path) if path else None
 
 
 def _mesh_file(settings: Mapping[str, Setting], files: tuple[YamlFile, ...]) -> Source:

@@ -22,8 +22,9 @@ type Json = str | bool | int | float | list["Json"] | dict[str, "Json"] | None
 _DIGITS = r"(?:0|[1-9][0-9]{0,2}(?:_[0-9]{3})+|[1-9][0-9]{0,17})"
 _WHOLE = re.compile(rf"[+-]?{_DIGITS}")
 _NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{{1,3}})?")
-# Devices count in 32 bits.
-_LARGEST = 2**32 - 1
+# Devices count, and reckon, in 32 bits.
+_LARGEST = 2**31 - 1
+_LARGEST_NUMBER = 3.4e38
 _NULL_TAG = "tag:yaml.org,2002:null"
 
 
@@ -188,7 +189,9 @@ def _leading_zeros(key: Key, text: str) -> str:
 
 def _number(key: Key, text: str) -> float:
     if _NUMBER.fullmatch(text):
-        return float(text)
+        if abs(number := float(text)) <= _LARGEST_NUMBER:
+            return number
+        raise Refused(f"must be {key.allowed}", hint=f"no number may be over {_LARGEST_NUMBER}")
     raise Refused(f"must be {key.allowed}", hint=_leading_zeros(key, text))
 
 

@@ -2,6 +2,7 @@
 
 import mmap
 import sys
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def _line_starts(path: Path) -> np.ndarray:
             offset += len(block)
             progress.update(len(block))
     newlines = np.concatenate(ends)
-    starts = np.concatenate([[0], newlines + 1])
+    with path.open("rb") as file:
+        first = len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0
+    starts = np.concatenate([[first], newlines + 1])
     lengths = np.concatenate([newlines, [offset]]) - starts
     return starts[lengths > 0]

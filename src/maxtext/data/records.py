@@ -51,7 +51,8 @@ def decode_utf8(content: bytes, where: Callable[[int], str]) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{where(error.start)}: not UTF-8 (byte 0x{content[error.start]:02x})"
+            f"{where(error.start)}: not UTF-8 (byte 0x{content[error.start]:02x}); convert the "
+            "file to UTF-8, or unpack it if it is compressed"
         ) from error
 
 
@@ -67,6 +68,10 @@ def parse_json(content: str, where: Callable[[], str]) -> Any:
         raise ValueError(
             f"{where()}: invalid JSON: {error.msg} at column {error.pos + 1}"
         ) from error
+    except RecursionError as error:
+        raise ValueError(f"{where()}: invalid JSON: nested too deeply") from error
+    except ValueError as error:
+        raise ValueError(f"{where()}: invalid JSON: a number of too many digits") from error
 
 
 def join_columns(record: object, columns: Columns, where: Callable[[], str]) -> str:
@@ -79,10 +84,8 @@ def join_columns(record: object, columns: Columns, where: Callable[[], str]) -> 
         raise ValueError(f"{where()}: a record must be a JSON object, not {type(record).__name__}")
     for name in columns.names:
         if name not in record:
-            raise ValueError(
-                f"{where()}: no column {name!r}; there are {', '.join(map(str, record))}; set "
-                f"{columns.key}"
-            )
+            there = ", ".join(map(str, record)) or "none"
+            raise ValueError(f"{where()}: no column {name!r}; there are {there}; set {columns.key}")
         if not isinstance(record[name], str):
             raise ValueError(
                 f"{where()}: column {name!r} is {type(record[name]).__name__}, not text"

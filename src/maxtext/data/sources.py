@@ -5,6 +5,7 @@ import dataclasses
 import glob
 import hashlib
 import os
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class TextFile:
             ValueError: The file is not UTF-8.
         """
         assert index == 0, index
-        content = self.path.read_bytes()
+        content = self.path.read_bytes().removeprefix(BOM_UTF8)
         return decode_utf8(content, lambda at: f"{self.path}:{content.count(b'\n', 0, at) + 1}")
 
     def close(self) -> None:

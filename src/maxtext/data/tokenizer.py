@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -131,7 +132,7 @@ def load_tokenizer(config: DataConfig, *, vocab_size: int) -> Tokenizer:
 
 
 def _load_huggingface(path: str) -> HuggingFaceTokenizer:
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     if file.is_dir():
         file = file / "tokenizer.json"
     if not path or not file.is_file():

@@ -82,7 +82,8 @@ class Generator:
                 f"{len(tokens)} tokens of the prompt and max_new_tokens={decode.max_new_tokens} "
                 f"exceed max_target_length={data.max_target_length}"
             )
-            raise ConfigError([Problem("prompt", message)])
+            hint = "shorten the prompt, lower max_new_tokens or raise max_target_length"
+            raise ConfigError([Problem("prompt", message, hint=hint)])
         return tokens
 
     def _step(self, params: Model, row: Int[Array, " L"], count: Int[Array, ""]) -> Int[Array, ""]:

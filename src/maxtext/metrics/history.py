@@ -26,7 +26,7 @@ def open_history(path: str, *, start_step: int) -> IO[str]:
     Raises:
         ValueError: The file cannot be written, or holds something else than metrics.
     """
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():

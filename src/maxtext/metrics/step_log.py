@@ -207,7 +207,12 @@ def _open_board(folder: str, start_step: int) -> "SummaryWriter":
     # Imported where it is wanted: it costs a sixth of a second.
     from tensorboardX import SummaryWriter
 
-    return SummaryWriter(folder, purge_step=start_step, flush_secs=10)
+    try:
+        return SummaryWriter(folder, purge_step=start_step, flush_secs=10)
+    except OSError as error:
+        raise ValueError(
+            f"enable_tensorboard=true: {folder} cannot be written: {error.strerror}"
+        ) from error
 
 
 def _step_fields(record: StepRecord, workload: Workload) -> dict[str, int | float]:

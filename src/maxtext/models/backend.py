@@ -1,9 +1,11 @@
 """What the machine at hand decides: what `auto` means on it, and JAX's process-wide settings."""
 
 import contextlib
+import dataclasses
 import importlib.util
+import logging
+import os
 from collections.abc import Generator
-from pathlib import Path
 
 import jax
 
@@ -11,16 +13,28 @@ from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import ComputeConfig, RunConfig
 from maxtext.ops.attention import FLASH_BLOCK
 
+_logger = logging.getLogger(__name__)
+
 
 @contextlib.contextmanager
 def config_errors() -> Generator[None]:
-    """Turns a ValueError that the user's settings caused into a ConfigError."""
+    """Turns a ValueError that the user's settings caused into a ConfigError.
+
+    Each line of its text is a problem, and those indented below it are the details.
+    """
     try:
         yield
     except ConfigError:
         raise
     except ValueError as error:
-        raise ConfigError([Problem("", line) for line in str(error).splitlines()]) from error
+        problems: list[Problem] = []
+        for line in str(error).splitlines():
+            if problems and line.startswith(" "):
+                details = (*problems[-1].details, line.strip())
+                problems[-1] = dataclasses.replace(problems[-1], details=details)
+            else:
+                problems.append(Problem("", line.strip()))
+        raise ConfigError(problems) from error
 
 
 def resolve(config: ComputeConfig, backend: str, length: int) -> ComputeConfig:
@@ -50,10 +64,35 @@ def set_up_jax(run: RunConfig, compute: ComputeConfig) -> None:
     """Applies the settings that JAX keeps for the whole process.
 
     A compilation cache that the environment names (`JAX_COMPILATION_CACHE_DIR`) goes first.
+
+    Raises:
+        ConfigError: There are no devices of the kind that the environment asks for.
     """
     if run.jax_cache_dir and jax.config.jax_compilation_cache_dir is None:
-        folder = Path(run.jax_cache_dir).expanduser()
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        _use_cache(os.path.expanduser(run.jax_cache_dir))
     precision = compute.matmul_precision
     jax.config.update("jax_default_matmul_precision", None if precision == "default" else precision)
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        # JAX asserts that there is a backend where the one asked for is known but not installed.
+        asked = jax.config.jax_platforms
+        hint = "JAX_PLATFORMS= takes what there is, JAX_PLATFORMS=cpu the processor"
+        why = str(error).partition(" (set ")[0] or "there is no such device"
+        raise ConfigError([Problem("JAX_PLATFORMS", why, value=asked, hint=hint)]) from error
+
+
+def _use_cache(folder: str) -> None:
+    """Makes JAX keep compiled programs in a folder, where it can be written."""
+    if "://" not in folder:
+        try:
+            if folder.startswith("~"):
+                raise FileNotFoundError(0, "there is no home folder", folder)
+            os.makedirs(folder, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(0, "no permission to write", folder)
+        except OSError as error:
+            _logger.info("programs are compiled anew: %s: %s", folder, error.strerror)
+            return
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

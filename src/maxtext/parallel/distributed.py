@@ -47,6 +47,10 @@ def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> No
             f"JAX_COORDINATOR_ADDRESS={environ['JAX_COORDINATOR_ADDRESS']} is set, so "
             f"{' and '.join(missing)} must be a number"
         )
+    if not environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")[2].isdecimal():
+        raise ValueError(
+            f"JAX_COORDINATOR_ADDRESS={environ['JAX_COORDINATOR_ADDRESS']} must be host:port"
+        )
     jax.distributed.initialize(
         coordinator_address=environ["JAX_COORDINATOR_ADDRESS"],
         num_processes=int(environ["JAX_NUM_PROCESSES"]),
@@ -57,7 +61,8 @@ def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> No
 
 def _is_cluster(environ: Mapping[str, str]) -> bool:
     sizes = ("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
-    many = any(int(environ.get(name) or 1) > 1 for name in sizes)
+    given = [environ.get(name, "") for name in sizes]
+    many = any(text.isdecimal() and int(text) > 1 for text in given)
     pod = (
         "," in environ.get("TPU_WORKER_HOSTNAMES", "") or "MEGASCALE_COORDINATOR_ADDRESS" in environ
     )

@@ -34,10 +34,10 @@ def train(config: Config) -> None:
     """
     with config_errors():
         initialize(config.run)
+    setup = prepare(config)
     if jax.process_index() > 0:
         # One process tells what all of them do.
         logging.getLogger("maxtext").setLevel(logging.WARNING)
-    setup = prepare(config)
     with use_layout(setup.layout), contextlib.ExitStack() as stack:
         run = start(setup, stack)
         with Interrupt() as interrupt:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import os
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +25,9 @@ from maxtext.parallel.mesh import make_layout
 from maxtext.training.loss import LossFn
 from maxtext.training.state import TrainState, abstract_state, state_shardings
 from maxtext.training.step import TrainStep
+
+# What int32 counts.
+_MOST_TOKENS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,7 +117,7 @@ def prepare(config: Config) -> Setup:
         name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
         setup = Setup(
             config=config.model_copy(update={"compute": compute}),
-            directory=Path(config.run.base_output_directory).expanduser() / name,
+            directory=Path(os.path.expanduser(config.run.base_output_directory)) / name,
             layout=layout,
             architecture=model,
             specs=specs,
@@ -121,6 +126,8 @@ def prepare(config: Config) -> Setup:
             abstract=abstract_state(specs, transform, layout),
         )
         _check_batch(setup)
+        _check_tiles(setup)
+        _check_memory(setup.abstract, layout)
     return setup
 
 
@@ -132,18 +139,19 @@ def data_shard(sharding: NamedSharding, shape: tuple[int, int]) -> tuple[Shard, 
     Raises:
         ValueError: The rows of two processes overlap in part.
     """
-    rows: dict[int, set[int]] = {}
+    rows: dict[int, set[tuple[int, int]]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
-        held = range(*index[0].indices(shape[0]))
-        rows.setdefault(device.process_index, set()).update(held)
+        first, end, _ = index[0].indices(shape[0])
+        rows.setdefault(device.process_index, set()).add((first, end))
     parts = sorted({tuple(sorted(held)) for held in rows.values()})
-    if sum(len(part) for part in parts) != shape[0] or len({len(part) for part in parts}) > 1:
+    sizes = {part: sum(end - first for first, end in part) for part in parts}
+    if sum(sizes.values()) != shape[0] or len(set(sizes.values())) > 1:
         raise ValueError(
             f"{shape[0]} rows do not lie evenly over {len(rows)} processes on this mesh; put the "
             "axes that split the batch (data, fsdp) across processes"
         )
     mine = tuple(sorted(rows[jax.process_index()]))
-    return Shard(process_index=parts.index(mine), process_count=len(parts)), len(mine)
+    return Shard(process_index=parts.index(mine), process_count=len(parts)), sizes[mine]
 
 
 def place(batch: Batch, *, sharding: NamedSharding, shape: tuple[int, int]) -> Batch:
@@ -170,8 +178,46 @@ def _check_batch(setup: Setup) -> None:
         ("per_device_batch_size", setup.batch_shape[0] // accumulation),
         ("eval_per_device_batch_size", setup.eval_batch_shape[0]),
     ):
+        if rows * accumulation * setup.batch_shape[1] > _MOST_TOKENS:
+            raise ValueError(
+                f"{key}: {rows} rows, times gradient_accumulation_steps={accumulation}, of "
+                f"max_target_length={setup.batch_shape[1]} tokens are more than a batch can hold; "
+                "lower one of them"
+            )
         if rows % ways:
             raise ValueError(
                 f"{key}: {rows} rows a forward pass do not divide over the {ways} devices that "
                 f"split the batch; use a multiple of {ways / setup.layout.mesh.size:g}"
             )
+
+
+def _check_tiles(setup: Setup) -> None:
+    """Holds the tiles of the vocabulary against the mesh; errors name the key."""
+    tiles, size = setup.config.compute.num_vocab_tiling, setup.config.model.vocab_size
+    ways = setup.layout.ways("activation_vocab")
+    if tiles > 1 and size // tiles % ways:
+        raise ValueError(
+            f"num_vocab_tiling={tiles}: {size // tiles} tokens of the vocabulary in a tile do not "
+            f"divide over the {ways} devices that split it; use fewer tiles"
+        )
+
+
+def _check_memory(abstract: TrainState, layout: Layout) -> None:
+    """Refuses a state that no step can be taken with, before minutes are spent on making it."""
+    device = layout.mesh.devices.flat[0]
+    leaves = jax.tree.leaves(abstract)
+    needed = sum(
+        math.prod(one.sharding.shard_shape(one.shape)) * one.dtype.itemsize for one in leaves
+    )
+    stats = device.memory_stats() or {}
+    limit, what = stats.get("bytes_limit"), "a device"
+    if device.platform == "cpu":
+        # Virtual devices share the memory of the machine.
+        needed *= len(jax.local_devices())
+        limit, what = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine"
+    if limit is not None and needed > limit:
+        raise ValueError(
+            f"weights and optimizer take {needed / 2**30:.4g} GiB and {what} has "
+            f"{limit / 2**30:.4g} GiB; use a smaller model (base_num_decoder_layers, "
+            "base_emb_dim, ...), or more devices that split it"
+        )

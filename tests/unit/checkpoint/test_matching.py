@@ -37,6 +37,14 @@ def test_another_type_is_refused_with_the_key_that_takes_it() -> None:
     ]
 
 
+def test_another_type_of_the_moments_is_refused_with_their_own_key() -> None:
+    name = "opt_state/1/0/mu/w"
+    there = {name: {"shape": [2], "dtype": "float32"}}
+    here = {name: jax.ShapeDtypeStruct((2,), "bfloat16")}
+    with pytest.raises(CheckpointMismatch, match="mu_dtype=float32 takes it as it is"):
+        require_match(there, here, where="here")
+
+
 def test_ten_differences_are_shown_and_the_rest_counted() -> None:
     many = {f"w{n}": (n,) for n in range(1, 24)}
     with pytest.raises(CheckpointMismatch) as caught:

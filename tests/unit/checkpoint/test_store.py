@@ -127,6 +127,33 @@ def test_newer_steps_are_set_aside_and_can_be_saved_again(
     assert names(tmp_path / "checkpoints_set_aside") == ["40", "40.1", "60"]
 
 
+def test_newer_steps_that_cannot_be_moved_are_one_error(
+    tmp_path: Path, state_on: Make, target_on: Make
+) -> None:
+    directory = tmp_path / "checkpoints"
+    save_steps(directory, state_on, 20, 40)
+    (tmp_path / "checkpoints_set_aside").write_text("")
+    with (
+        CheckpointStore(directory, keep=-1, asynchronous=True) as store,
+        pytest.raises(CheckpointError, match=r"newer steps cannot be moved to .*: File exists"),
+    ):
+        store.restore(20, target_on("one"))
+    assert names(directory) == ["20", "40"]
+
+
+def test_links_and_files_in_the_place_of_steps_are_deleted_alone(
+    tmp_path: Path, state_on: Make
+) -> None:
+    directory, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    save_steps(elsewhere, state_on, 20)
+    directory.mkdir()
+    (directory / "20").symlink_to(elsewhere / "20")
+    (directory / "30.orbax-checkpoint-tmp").write_text("")
+    save_steps(directory, state_on, 40, keep=1)
+    assert names(directory) == ["40"]
+    assert names(elsewhere) == ["20"]
+
+
 def test_a_step_that_does_not_exist_is_refused_with_those_that_do(
     tmp_path: Path, state_on: Make, target_on: Make
 ) -> None:

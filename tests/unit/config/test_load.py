@@ -445,8 +445,16 @@ def test_a_damaged_stored_config_is_one_problem(
     assert text in str(problem)
 
 
-def test_a_program_that_does_not_train_needs_no_data_and_writes_nothing() -> None:
+def test_the_model_of_a_run_comes_from_its_checkpoint(folder: Path) -> None:
+    run = checkpoint(folder, "base_emb_dim=96")
+    argv = [f"base_output_directory={run.parent}", f"run_name={run.name}"]
+    assert load(argv, {}, model_from_checkpoint=True).config.model.emb_dim == 96
+    assert load(argv, {}).config.model.emb_dim == 512
+
+
+def test_a_program_that_does_not_train_needs_no_data_and_writes_nothing(folder: Path) -> None:
     argv = ["dataset_type=grain", "grain_train_files=gone.jsonl", "base_output_directory="]
+    argv += [f"load_parameters_path={checkpoint(folder)}"]
     assert load(argv, {}, model_from_checkpoint=True).config.data.dataset_type == "grain"
 
 

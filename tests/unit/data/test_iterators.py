@@ -74,7 +74,7 @@ def test_the_order_depends_on_the_seed_alone(make):
             (0, {}),
             (0, {"max_target_length": 48}),
             (1, {}),
-            (2**32 - 1, {}),
+            (2**31 - 1, {}),
         ]
     ]
     assert orders[0] == orders[1]

@@ -52,6 +52,8 @@ def test_a_value_error_becomes_one_problem_a_line_and_others_pass() -> None:
     with pytest.raises(ConfigError) as caught, config_errors():
         raise ValueError("first\nsecond")
     assert [problem.message for problem in caught.value.problems] == ["first", "second"]
+    with pytest.raises(ConfigError, match=r"^first\n  second$"), config_errors():
+        raise ValueError("first\n  second")
     with pytest.raises(KeyError), config_errors():
         raise KeyError("x")
     inner = ConfigError(caught.value.problems)
