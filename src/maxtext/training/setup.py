@@ -127,7 +127,7 @@ def prepare(config: Config) -> Setup:
         )
         _check_batch(setup)
         _check_tiles(setup)
-        _check_memory(setup.abstract, layout)
+        _check_memory(setup.abstract)
     return setup
 
 
@@ -174,13 +174,13 @@ def _check_batch(setup: Setup) -> None:
     """Holds rows against the mesh; errors name the key, not the logical axis."""
     ways = setup.layout.ways("activation_batch")
     accumulation = setup.config.training.gradient_accumulation_steps
-    for key, rows in (
-        ("per_device_batch_size", setup.batch_shape[0] // accumulation),
-        ("eval_per_device_batch_size", setup.eval_batch_shape[0]),
+    for key, rows, passes in (
+        ("per_device_batch_size", setup.batch_shape[0] // accumulation, accumulation),
+        ("eval_per_device_batch_size", setup.eval_batch_shape[0], 1),
     ):
-        if rows * accumulation * setup.batch_shape[1] > _MOST_TOKENS:
+        if rows * passes * setup.batch_shape[1] > _MOST_TOKENS:
             raise ValueError(
-                f"{key}: {rows} rows, times gradient_accumulation_steps={accumulation}, of "
+                f"{key}: {rows} rows, times gradient_accumulation_steps={passes}, of "
                 f"max_target_length={setup.batch_shape[1]} tokens are more than a batch can hold; "
                 "lower one of them"
             )
@@ -202,9 +202,9 @@ def _check_tiles(setup: Setup) -> None:
         )
 
 
-def _check_memory(abstract: TrainState, layout: Layout) -> None:
+def _check_memory(abstract: TrainState) -> None:
     """Refuses a state that no step can be taken with, before minutes are spent on making it."""
-    device = layout.mesh.devices.flat[0]
+    device = jax.local_devices()[0]
     leaves = jax.tree.leaves(abstract)
     needed = sum(
         math.prod(one.sharding.shard_shape(one.shape)) * one.dtype.itemsize for one in leaves
