@@ -62,7 +62,7 @@ class Generator:
                 if token == self.tokenizer.eos_id:
                     break
                 new.append(token)
-                row[count % length] = token
+                row[count] = token
                 # A character may take several tokens; half of one decodes to U+FFFD.
                 text = self.tokenizer.decode(new).rstrip("\ufffd")
                 yield text[len(shown) :]

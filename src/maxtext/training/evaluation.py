@@ -66,8 +66,18 @@ class Evaluation:
 
     def _next_batch(self) -> Batch | None:
         """The next batch; padding from this process while only others have data left."""
-        batch = next(self._iterator, None)
-        if not gather(batch is not None).any():
+        batch, bad_data = None, None
+        try:
+            batch = next(self._iterator, None)
+        except ValueError as error:
+            # Raised once all processes know: the others would wait for this one.
+            bad_data = error
+        more, failed = gather(int(batch is not None), int(bad_data is not None)).T
+        if bad_data is not None:
+            raise bad_data
+        if failed.any():
+            raise ValueError("another process cannot read its evaluation data")
+        if not more.any():
             return None
         if batch is None:
             batch = empty_batch(self._rows, self._shape[1])

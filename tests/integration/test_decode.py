@@ -1,0 +1,66 @@
+"""Decoding through the command line: greedy text is what repeated forward passes give."""
+
+import jax.numpy as jnp
+import pytest
+
+from maxtext import decode
+from maxtext.checkpoint import load_parameters
+from maxtext.config.load import load
+from maxtext.data.tokenizer import ByteTokenizer
+from maxtext.layers.attentions import training_attend
+from maxtext.models.decoder import Runtime, hidden_states, output_kernel
+from maxtext.parallel.layout import use_layout
+from maxtext.parallel.stages import Stages
+from maxtext.training.setup import prepare
+
+TOKENIZER = ByteTokenizer()
+
+
+@pytest.fixture
+def trained(runs) -> list[str]:
+    """The command line of a run that has taken a few large steps on its synthetic data."""
+    argv = runs.argv("run", steps=4, learning_rate=0.02, run_name="run", enable_checkpointing=True)
+    argv.append("dataset_type=synthetic")
+    from maxtext import train
+
+    assert train.main(argv) == 0
+    return argv
+
+
+def greedy(argv: list[str], prompt: str, count: int) -> str:
+    """Each token by a forward pass over a row that holds no padding."""
+    setup = prepare(load(argv, {}).config)
+    tokens = [TOKENIZER.bos_id, *TOKENIZER.encode(prompt)]
+    with use_layout(setup.layout):
+        params = load_parameters(setup.directory, setup.abstract.params)
+        for _ in range(count):
+            # One row a device: any mesh takes that.
+            row = jnp.asarray([tokens] * setup.layout.mesh.size)
+            runtime = Runtime(
+                attend=training_attend(setup.config.compute, jnp.ones_like(row)),
+                stages=Stages(),
+                dtype="float32",
+            )
+            positions = jnp.broadcast_to(jnp.arange(row.shape[1]), row.shape)
+            hidden = hidden_states(setup.architecture, params, row, positions, runtime=runtime)
+            token = int(jnp.argmax(hidden[0, -1] @ output_kernel(params)))
+            if token == TOKENIZER.eos_id:
+                break
+            tokens.append(token)
+    return TOKENIZER.decode(tokens)
+
+
+@pytest.mark.slow
+def test_greedy_text_is_that_of_forward_passes(trained, capfd) -> None:
+    for prompt in ("", "to be or"):
+        want = greedy(trained, prompt, 4)
+        capfd.readouterr()
+        assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=4"]) == 0
+        assert capfd.readouterr().out == want + "\n"
+
+    # The row has 32 tokens: BOS, the prompt, and what is new.
+    prompt = "x" * 28
+    assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=3"]) == 0
+    capfd.readouterr()
+    assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=4"]) == 2
+    assert "29 tokens of the prompt and max_new_tokens=4 exceed" in capfd.readouterr().err
