@@ -64,6 +64,16 @@ def test_a_signal_saves_once_and_the_run_goes_on_equal(
     assert runs.fresh("run", steps=done + 3, **keys, **SAVES) == want
 
 
+def test_a_signal_ends_a_long_evaluation(runs) -> None:
+    process = runs.start("run", steps=9, eval_interval=2, eval_steps=2**31 - 1, **SAVES)
+    wait_for_line(runs, process, 2)
+    process.send_signal(signal.SIGTERM)
+    _, err = runs.finish(process, code=143)
+    assert not err
+    assert runs.checkpoints("run") == [2]
+    assert runs.evaluations("run") == []
+
+
 def test_a_second_ctrl_c_ends_at_once(runs) -> None:
     process = runs.start("run", steps=100_000, **SAVES)
     wait_for_line(runs, process, 3)

@@ -11,6 +11,7 @@ from maxtext.metrics.step_log import EvalRecord
 from maxtext.models.backend import config_errors
 from maxtext.models.decoder import Model
 from maxtext.parallel.distributed import gather
+from maxtext.training.interrupt import Interrupt
 from maxtext.training.loss import LossSums
 from maxtext.training.setup import Setup, data_shard, place
 
@@ -38,8 +39,10 @@ class Evaluation:
             )
         self._sums: Callable[[Model, Batch], LossSums] = jax.jit(setup.loss_fn(dropout=False))
 
-    def run(self, params: Model, *, step: int) -> EvalRecord:
+    def run(self, params: Model, *, step: int, interrupt: Interrupt) -> EvalRecord | None:
         """The cross entropy a token over `eval_steps` batches, or over all of the data.
+
+        None after a signal to any process, which ends the evaluation of all of them.
 
         Raises:
             ValueError: The data holds no token to predict.
@@ -48,7 +51,9 @@ class Evaluation:
         self._iterator.reset()
         sums: list[LossSums] = []
         while len(sums) != self._batches:
-            batch = self._next_batch()
+            batch = self._next_batch(interrupt)
+            if interrupt.signal:
+                return None
             if batch is None:
                 break
             sums.append(self._sums(params, batch))
@@ -64,15 +69,20 @@ class Evaluation:
         """Ends the workers that read the data."""
         self._iterator.close()
 
-    def _next_batch(self) -> Batch | None:
-        """The next batch; padding from this process while only others have data left."""
+    def _next_batch(self, interrupt: Interrupt) -> Batch | None:
+        """The next batch; padding from this process while only others have data left.
+
+        Tells `interrupt` of a signal to another process.
+        """
         batch, bad_data = None, None
         try:
             batch = next(self._iterator, None)
         except ValueError as error:
             # Raised once all processes know: the others would wait for this one.
             bad_data = error
-        more, failed = gather(int(batch is not None), int(bad_data is not None)).T
+        agreed = gather(int(batch is not None), int(bad_data is not None), interrupt.signal)
+        more, failed, signals = agreed.T
+        interrupt.signal = int(signals.max())
         if bad_data is not None:
             raise bad_data
         if failed.any():

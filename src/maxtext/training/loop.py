@@ -67,7 +67,7 @@ def _run_steps(run: Run, interrupt: Interrupt) -> None:
             )
             run.step, run.data_state = run.step + 1, loaded.state
             if training.eval_interval > 0 and run.step % training.eval_interval == 0:
-                _evaluate(run)
+                _evaluate(run, interrupt)
                 evaluated = run.step
             if checkpoint.enable_checkpointing and run.step % checkpoint.checkpoint_period == 0:
                 _save(run)
@@ -76,7 +76,7 @@ def _run_steps(run: Run, interrupt: Interrupt) -> None:
         _save_last(run, first)
         raise
     if run.evaluation is not None and run.step not in (first, evaluated) and not interrupt.signal:
-        _evaluate(run)
+        _evaluate(run, interrupt)
     _save_last(run, first, interrupted=bool(interrupt.signal))
 
 
@@ -113,11 +113,13 @@ def _next_batch(run: Run, interrupt: Interrupt) -> Loaded | None:
     return loaded
 
 
-def _evaluate(run: Run) -> None:
+def _evaluate(run: Run, interrupt: Interrupt) -> None:
     assert run.evaluation is not None
     run.recorder.flush()
     with run.recorder.stall("eval"), config_errors():
-        run.log.evaluation(run.evaluation.run(run.state.params, step=run.step - 1))
+        record = run.evaluation.run(run.state.params, step=run.step - 1, interrupt=interrupt)
+    if record is not None:
+        run.log.evaluation(record)
 
 
 def _save(run: Run) -> None:
