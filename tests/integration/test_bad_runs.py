@@ -268,6 +268,28 @@ def test_a_full_stdout_is_said_once_and_ends_no_run(runs) -> None:
     assert len(runs.steps("run")) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{"enable_tensorboard": True}, {"metrics_file": "run.jsonl"}])
+def test_a_full_disk_ends_a_run_with_one_clear_error(runs, keys) -> None:
+    # As if the disk were full: no file may grow over 4 kB.
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (4096, 4096))"
+    run = "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
+    start = "from maxtext.train import main; sys.exit(main(sys.argv[1:]))"
+    argv = runs.argv("run", **{"steps": 500, "run_name": "run", "metrics_file": "", **keys})
+    done = subprocess.run(
+        [sys.executable, "-c", f"{limit}; {run}; {start}", *argv],
+        cwd=runs.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: File too large: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_help_to_a_full_stdout_is_one_clear_error() -> None:
     done = program(["--help"])
     assert (done.returncode, done.stderr) == (1, f"error: {FULL}\n")

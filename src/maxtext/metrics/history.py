@@ -1,10 +1,11 @@
 """The JSONL file of a run: one flushed line a step, in full precision."""
 
+import contextlib
 import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -36,6 +37,15 @@ def open_history(path: str, *, start_step: int) -> IO[str]:
         raise ValueError(
             f"metrics_file={path} cannot be written: {error.strerror}; name another file"
         ) from error
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Generator[None]:
+    """Puts the path into an OSError of the block: those of a full disk come without."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _json_value(value: float | str) -> int | float | str:

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from maxtext.config.schema import MetricsConfig
-from maxtext.metrics.history import json_line, open_history
+from maxtext.metrics.history import json_line, open_history, writing
 
 if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
+    from maxtext.metrics.board import Board
 
 _logger = logging.getLogger(__name__)
 
@@ -110,7 +110,8 @@ class StepLog:
             writes: Whether this is the process that reports, `jax.process_index() == 0`.
 
         Raises:
-            ValueError: `metrics_file` cannot be written or is no file of metrics.
+            ValueError: `metrics_file` cannot be written or is no file of metrics, or the
+                TensorBoard files cannot be written.
         """
         self._config = config
         self._workload = workload
@@ -138,7 +139,8 @@ class StepLog:
     def close(self) -> None:
         """Flushes and closes the files."""
         if self._history is not None:
-            self._history.close()
+            with writing(self._history.name):
+                self._history.close()
         if self._board is not None:
             self._board.close()
 
@@ -179,13 +181,14 @@ class StepLog:
 
     def _write(self, step: int, fields: Mapping[str, int | float | str]) -> None:
         if self._history is not None:
-            self._history.write(json_line(step, fields))
-            self._history.flush()
+            with writing(self._history.name):
+                self._history.write(json_line(step, fields))
+                self._history.flush()
 
     def _plot(self, step: int, tags: Mapping[str, str], fields: Mapping[str, int | float]) -> None:
         if self._board is not None:
-            for name, value in fields.items():
-                self._board.add_scalar(tags.get(name, name), value, step)
+            values = {tags.get(name, name): value for name, value in fields.items()}
+            self._board.scalars(step, values)
 
 
 # TensorBoard's names for the fields of a step, those that upstream's users know.
@@ -203,16 +206,11 @@ _STEP_TAGS = {
 }
 
 
-def _open_board(folder: str, start_step: int) -> "SummaryWriter":
+def _open_board(folder: str, start_step: int) -> "Board":
     # Imported where it is wanted: it costs a sixth of a second.
-    from tensorboardX import SummaryWriter
+    from maxtext.metrics.board import Board
 
-    try:
-        return SummaryWriter(folder, purge_step=start_step, flush_secs=10)
-    except OSError as error:
-        raise ValueError(
-            f"enable_tensorboard=true: {folder} cannot be written: {error.strerror}"
-        ) from error
+    return Board(folder, start_step=start_step)
 
 
 def _step_fields(record: StepRecord, workload: Workload) -> dict[str, int | float]:
