@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -70,7 +71,7 @@ class CheckpointStore:
         asynchronous: Write while the caller goes on.
 
     Raises:
-        CheckpointError: The folder cannot be read or cleaned up.
+        CheckpointError: The folder cannot be read or cleaned up, or another run writes to it.
     """
 
     def __init__(self, directory: str | Path, *, keep: int, asynchronous: bool) -> None:
@@ -81,7 +82,10 @@ class CheckpointStore:
         self._writer = StepWriter()
         self._background = ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[int, Future[None]] | None = None
+        self._lock: int | None = None
         try:
+            if self._directory.exists():
+                self._take()
             self._remove_unfinished()
         except OSError as error:
             raise CheckpointError(f"cannot use {self._directory}: {brief(error)}") from error
@@ -120,6 +124,9 @@ class CheckpointStore:
         try:
             self._require_writable()
             self._writer.start(self._directory / str(step), arrays, values)
+        except CheckpointError:
+            # The folder is another run's, and so is what lies unfinished in it.
+            raise
         except Exception as error:
             raise self._write_error(step, error) from error
         self._pending = step, self._background.submit(self._commit)
@@ -180,6 +187,9 @@ class CheckpointStore:
         finally:
             self._background.shutdown()
             self._writer.close()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -197,6 +207,28 @@ class CheckpointStore:
         self._directory.mkdir(parents=True, exist_ok=True)
         if not os.access(self._directory, os.W_OK | os.X_OK):
             raise PermissionError("no permission to write")
+        self._take()
+
+    def _take(self) -> None:
+        """Makes the folder this run's alone, until it is closed or its process ends.
+
+        Raises:
+            CheckpointError: It is another one's.
+        """
+        if self._lock is not None or jax.process_index() > 0:
+            return
+        folder = os.open(self._directory, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(folder)
+            raise CheckpointError(
+                f"another process writes to {self._directory}; end it, or choose another run_name"
+            ) from error
+        except OSError:  # some network file systems have no locks
+            os.close(folder)
+        else:
+            self._lock = folder
 
     def _commit(self) -> None:
         """Waits for the step's final name, and only then deletes old ones."""

@@ -154,6 +154,28 @@ def test_links_and_files_in_the_place_of_steps_are_deleted_alone(
     assert names(elsewhere) == ["20"]
 
 
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, state_on: Make) -> None:
+    unfinished = tmp_path / "40.orbax-checkpoint-tmp"
+    with CheckpointStore(tmp_path, keep=1, asynchronous=True) as store:
+        unfinished.mkdir()
+        with pytest.raises(CheckpointError, match=r"another process writes to .* run_name"):
+            CheckpointStore(tmp_path, keep=1, asynchronous=True)
+        assert unfinished.is_dir(), "what the other one writes is left alone"
+        assert store.save(20, state_on("one", 20), data_state=DATA, config=CONFIG)
+    save_steps(tmp_path, state_on, 40, keep=1)
+    assert names(tmp_path) == ["40"]
+
+
+def test_two_new_runs_do_not_write_to_one_folder(tmp_path: Path, state_on: Make) -> None:
+    keys = {"data_state": DATA, "config": CONFIG}
+    first = CheckpointStore(tmp_path / "new", keep=1, asynchronous=True)
+    with first, CheckpointStore(tmp_path / "new", keep=1, asynchronous=True) as second:
+        first.save(20, state_on("one", 20), **keys)
+        with pytest.raises(CheckpointError, match="another process writes to"):
+            second.save(30, state_on("one", 30), **keys)
+    assert names(tmp_path / "new") == ["20"]
+
+
 def test_a_step_that_does_not_exist_is_refused_with_those_that_do(
     tmp_path: Path, state_on: Make, target_on: Make
 ) -> None:
