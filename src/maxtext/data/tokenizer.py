@@ -1,10 +1,11 @@
 """Text to token ids and back."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,16 +93,25 @@ class HuggingFaceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text."""
-        return self.model.encode(text, add_special_tokens=False).ids
+        with self._errors():
+            return self.model.encode(text, add_special_tokens=False).ids
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; texts run in parallel."""
-        encodings = self.model.encode_batch_fast(list(texts), add_special_tokens=False)
+        with self._errors():
+            encodings = self.model.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(one.ids, np.int32) for one in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens."""
         return self.model.decode(list(ids), skip_special_tokens=True)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"tokenizer {self.name} cannot encode a text: {error}") from error
 
 
 def load_tokenizer(config: DataConfig, *, vocab_size: int) -> Tokenizer:
@@ -125,8 +135,8 @@ def load_tokenizer(config: DataConfig, *, vocab_size: int) -> Tokenizer:
     ):
         if asked and token is None:
             raise ValueError(
-                f"{key}=true, but tokenizer {tokenizer.name} names no {key[4:]}_token in "
-                f"tokenizer_config.json or special_tokens_map.json; set {key}=false"
+                f"{key}=true, but tokenizer {tokenizer.name} names no {key[4:]}_token that it has "
+                f"in tokenizer_config.json or special_tokens_map.json; set {key}=false"
             )
     return tokenizer
 
@@ -145,6 +155,9 @@ def _load_huggingface(path: str) -> HuggingFaceTokenizer:
         model = tokenizers.Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"{file} is no tokenizer: {error}") from error
+    vocabulary = model.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise ValueError(f"{file} is no tokenizer: it has no tokens")
     model.no_truncation()
     model.no_padding()
     tokens = _special_tokens(file.parent)
@@ -157,7 +170,7 @@ def _load_huggingface(path: str) -> HuggingFaceTokenizer:
         eos_id=ids.get("eos_token"),
         pad_id=ids.get("pad_token"),
         # Ids may have gaps: their number says less than the highest.
-        vocab_size=max(model.get_vocab(with_added_tokens=True).values()) + 1,
+        vocab_size=max(vocabulary.values()) + 1,
     )
 
 
@@ -168,12 +181,16 @@ def _special_tokens(folder: Path) -> dict[str, str]:
         if not file.is_file():
             continue
         try:
-            entries: dict[str, Any] = json.loads(file.read_bytes())
+            entries: Any = json.loads(file.read_bytes())
         except ValueError as error:
             raise ValueError(f"{file} is no JSON: {error}") from error
+        if not isinstance(entries, dict):
+            raise ValueError(f"{file} is no JSON object")
         for key in ("bos_token", "eos_token", "pad_token"):
             entry = entries.get(key)
             token = entry.get("content") if isinstance(entry, dict) else entry
+            if token and not isinstance(token, str):
+                raise ValueError(f"{file}: {key} must be text, not {type(token).__name__}")
             if token:
                 found[key] = token
     return found

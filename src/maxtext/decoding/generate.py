@@ -72,7 +72,8 @@ class Generator:
     def _tokens(self, prompt: str) -> list[int]:
         """Ids of the prompt, BOS before them where `add_bos` asks for it."""
         data, decode = self.config.data, self.config.decode
-        tokens = self.tokenizer.encode(prompt)
+        with config_errors():
+            tokens = self.tokenizer.encode(prompt)
         if data.add_bos and self.tokenizer.bos_id is not None:
             tokens = [self.tokenizer.bos_id, *tokens]
         if not tokens:

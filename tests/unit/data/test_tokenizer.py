@@ -112,3 +112,34 @@ def test_a_damaged_tokenizer_file_is_named(make_config, folder, name):
     (folder / name).write_text("{")
     with pytest.raises(ValueError, match=f"{name} is no"):
         load(make_config, folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("[1]", "tokenizer_config.json is no JSON object"),
+        ('{"bos_token": 5}', "tokenizer_config.json: bos_token must be text, not int"),
+        ('{"eos_token": ["x"]}', "tokenizer_config.json: eos_token must be text, not list"),
+        ('{"bos_token": "<gone>"}', "names no bos_token that it has"),
+    ],
+)
+def test_special_tokens_that_are_none_are_named(make_config, folder, content, text):
+    (folder / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ValueError, match=text):
+        load(make_config, folder)
+
+
+def test_a_tokenizer_without_tokens_is_refused(make_config, tmp_path):
+    tokenizers.Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match=r"tokenizer.json is no tokenizer: it has no tokens"):
+        load(make_config, tmp_path)
+
+
+def test_a_text_that_a_tokenizer_has_no_tokens_for_is_an_error_that_names_it(make_config, tmp_path):
+    made = tokenizers.Tokenizer(models.WordLevel({"hello": 1}, unk_token="<unk>"))
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load(make_config, tmp_path, add_bos=False, add_eos=False)
+    with pytest.raises(ValueError, match=r"tokenizer .* cannot encode a text: "):
+        tokenizer.encode("other")
+    with pytest.raises(ValueError, match=r"tokenizer .* cannot encode a text: "):
+        tokenizer.encode_many(["hello", "other"])
