@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _train(loaded: Loaded) -> None:
     # Imported here: jax takes seconds that help and errors need not wait for.
-    from maxtext.checkpoint import CheckpointError
+    from maxtext.checkpoint.errors import CheckpointError
     from maxtext.training.loop import train
     from maxtext.training.recorder import NonFiniteError
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from maxtext import decode
-from maxtext.checkpoint import load_parameters
+from maxtext.checkpoint.loading import load_parameters
 from maxtext.config.load import load
 from maxtext.data.tokenizer import ByteTokenizer
 from maxtext.layers.attentions import training_attend

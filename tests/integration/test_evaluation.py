@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from maxtext.checkpoint import load_parameters
+from maxtext.checkpoint.loading import load_parameters
 from maxtext.config.load import load
 from maxtext.data.batch import Batch
 from maxtext.training.setup import prepare

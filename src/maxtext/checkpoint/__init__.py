@@ -1,16 +1,4 @@
-"""Checkpoints: whole steps or none, strictly matched and checked bit for bit when read."""
+"""Checkpoints: whole steps or none, strictly matched and checked bit for bit when read.
 
-from maxtext.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
-from maxtext.checkpoint.loading import load_full_state, load_parameters
-from maxtext.checkpoint.reading import Restored
-from maxtext.checkpoint.store import CheckpointStore
-
-__all__ = [
-    "CheckpointError",
-    "CheckpointMismatch",
-    "CheckpointStore",
-    "DamagedCheckpoint",
-    "Restored",
-    "load_full_state",
-    "load_parameters",
-]
+Nothing is imported here: the commands of `python -m maxtext.checkpoint` start without JAX.
+"""

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from maxtext.checkpoint.errors import CheckpointError
-from maxtext.checkpoint.reading import Restored, Source, list_steps, read, restored
+from maxtext.checkpoint.folders import list_steps
+from maxtext.checkpoint.reading import Restored, Source, read, restored
 
 _MAX_NAMES = 10
 

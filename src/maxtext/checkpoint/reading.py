@@ -18,6 +18,7 @@ from maxtext.checkpoint.errors import (
     brief,
 )
 from maxtext.checkpoint.files import JSON_ITEMS, read_arrays
+from maxtext.checkpoint.folders import list_steps
 from maxtext.checkpoint.matching import require_match
 from maxtext.parallel.params import named_leaves
 
@@ -66,14 +67,6 @@ class Source:
 
 class _DamageError(Exception):
     """Says in brief what is wrong with the files of a step."""
-
-
-def list_steps(directory: Path) -> list[int]:
-    """The committed steps of a folder, oldest first; none if there is no such folder."""
-    if not directory.is_dir():
-        return []
-    names = (entry.name for entry in directory.iterdir() if entry.is_dir())
-    return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
 
 def _read_values(folder: Path) -> dict[str, Any]:

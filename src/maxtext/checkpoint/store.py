@@ -20,7 +20,8 @@ from jax.experimental import multihost_utils
 from maxtext.checkpoint.checksums import array_checksums, json_checksum
 from maxtext.checkpoint.errors import CheckpointError, brief
 from maxtext.checkpoint.files import StepWriter
-from maxtext.checkpoint.reading import Restored, Source, list_steps, restored
+from maxtext.checkpoint.folders import list_steps
+from maxtext.checkpoint.reading import Restored, Source, restored
 from maxtext.parallel.params import named_leaves
 
 _DELETING = ".deleting"

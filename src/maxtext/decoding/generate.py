@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from maxtext.checkpoint import load_parameters
+from maxtext.checkpoint.loading import load_parameters
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import Config
 from maxtext.data.tokenizer import Tokenizer, load_tokenizer

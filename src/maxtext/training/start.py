@@ -11,7 +11,8 @@ from collections.abc import Callable
 import jax
 from jax.stages import Compiled, Traced
 
-from maxtext.checkpoint import CheckpointStore, load_full_state, load_parameters
+from maxtext.checkpoint.loading import load_full_state, load_parameters
+from maxtext.checkpoint.store import CheckpointStore
 from maxtext.data.batch import Batch, State
 from maxtext.data.iterators import make_train_iterator
 from maxtext.data.prefetch import DevicePrefetcher

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from maxtext.checkpoint import CheckpointError, CheckpointStore
+from maxtext.checkpoint.errors import CheckpointError
+from maxtext.checkpoint.store import CheckpointStore
 
 
 def state_of(step: int, rows: int, sharding: jax.sharding.Sharding) -> dict[str, jax.Array]:

@@ -7,14 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from maxtext.checkpoint import (
-    CheckpointError,
-    CheckpointMismatch,
-    CheckpointStore,
-    DamagedCheckpoint,
-    load_full_state,
-    load_parameters,
-)
+from maxtext.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
+from maxtext.checkpoint.loading import load_full_state, load_parameters
+from maxtext.checkpoint.store import CheckpointStore
 
 type Make = Callable[..., Any]
 

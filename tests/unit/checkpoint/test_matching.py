@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from maxtext.checkpoint import CheckpointMismatch
+from maxtext.checkpoint.errors import CheckpointMismatch
 from maxtext.checkpoint.matching import require_match
 
 

@@ -8,12 +8,8 @@ from typing import Any
 import jax
 import pytest
 
-from maxtext.checkpoint import (
-    CheckpointError,
-    CheckpointMismatch,
-    CheckpointStore,
-    DamagedCheckpoint,
-)
+from maxtext.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
+from maxtext.checkpoint.store import CheckpointStore
 
 type Make = Callable[..., Any]
 
