@@ -7,23 +7,32 @@ from typing import Any, Protocol, Self, cast
 import numpy as np
 
 from maxtext.parallel.params import pytree
-from maxtext.types import Array, Int
+from maxtext.types import Array, Bool, Int
 
 type State = dict[str, Any]
+
+# The target of a pair that no loss counts; no token id is negative.
+UNCOUNTED = -1
 
 
 @pytree
 class Batch:
     """Rows of (input, target) pairs; numpy on the host, jax arrays once placed on devices.
 
-    A target is the token after its input in the same document. A pair is padding, and has no
-    weight in the loss, where `segments` is 0; token ids never decide that.
+    A target is the token after its input in the same document, or `UNCOUNTED` where that token is
+    only read: of a chat, what others than the assistant say. A pair is padding where `segments`
+    is 0; token ids never decide that.
     """
 
     inputs: Int[Array, "B L"]
     targets: Int[Array, "B L"]
     positions: Int[Array, "B L"]
     segments: Int[Array, "B L"]
+
+    @property
+    def counts(self) -> Bool[Array, "B L"]:
+        """Which targets have a weight in the loss."""
+        return (self.segments != 0) & (self.targets >= 0)
 
 
 def host_batch(arrays: np.ndarray) -> Batch:

@@ -20,6 +20,8 @@ def cross_entropy(
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
     """Negative log-likelihood of each target and logsumexp of its logits, in nats, float32.
 
+    A negative target stands for none: what is given for it is the logsumexp, twice.
+
     Args:
         project: Makes logits of hidden states and (a tile of) the kernel.
         num_tiles: Divisor of V. With more than one, only V / num_tiles logits of a token exist at

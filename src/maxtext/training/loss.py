@@ -20,7 +20,7 @@ from maxtext.types import Array, Float, Int, PRNGKeyArray
 
 @pytree
 class LossSums:
-    """Sums over tokens that count, those with a segment.
+    """Sums over the targets that count.
 
     Attributes:
         cross_entropy: Of the negative log-likelihoods, in nats.
@@ -63,7 +63,7 @@ class LossFn:
             project=functools.partial(project_to_vocab, float32=self.compute.logits_dot_in_fp32),
             num_tiles=self.compute.num_vocab_tiling,
         )
-        counts = batch.segments != 0
+        counts = batch.counts
         return LossSums(
             cross_entropy=jnp.sum(jnp.where(counts, nll, 0.0)),
             z_loss=jnp.sum(jnp.where(counts, jnp.square(normalizer), 0.0)),

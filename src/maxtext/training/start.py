@@ -77,6 +77,8 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
         state, data_state = starting_state(setup, store)
         if data_state is not None:
             iterator.set_state(data_state)
+        # Asked here: below, a thread takes batches from the iterator.
+        data_state = iterator.get_state()
     batches = DevicePrefetcher(
         iterator,
         place=functools.partial(place, sharding=sharding, shape=shape),
@@ -99,7 +101,7 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
         setup=setup,
         state=state,
         step=step,
-        data_state=iterator.get_state() if data_state is None else data_state,
+        data_state=data_state,
         batches=batches,
         evaluation=evaluation,
         store=store,

@@ -63,7 +63,7 @@ class TrainStep:
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """The next state, and the step's metrics."""
-        tokens = jnp.maximum(1, jnp.sum(batch.segments != 0))
+        tokens = jnp.maximum(1, jnp.sum(batch.counts))
         grads, sums = self._gradients(state, batch, tokens)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         # What is reckoned in float32 is kept in the type that the state began with.

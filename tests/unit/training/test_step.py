@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from maxtext.data.batch import Batch, empty_batch, host_batch
+from maxtext.data.batch import UNCOUNTED, Batch, empty_batch, host_batch
 from maxtext.models.decoder import Model
 from maxtext.parallel.layout import use_layout
 from maxtext.training.loss import LossFn, LossSums
@@ -24,7 +25,7 @@ class LossesInTargets(LossFn):
     """Takes each token's loss from its target, times one weight, which starts at 1."""
 
     def __call__(self, params: Model, batch: Batch, dropout_key=None) -> LossSums:
-        counts = batch.segments != 0
+        counts = batch.counts
         return LossSums(
             cross_entropy=weight_of(params) * jnp.sum(jnp.where(counts, batch.targets, 0.0)),
             z_loss=jnp.zeros(()),
@@ -33,11 +34,12 @@ class LossesInTargets(LossFn):
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_mean_is_over_tokens_not_over_parts(accumulation: int) -> None:
+@pytest.mark.parametrize("segments", [[7, 0, 0], [7, 7, 0], [7, 7, 8]])
+def test_the_mean_is_over_tokens_not_over_parts(accumulation: int, segments: list[int]) -> None:
     """Token losses [1, 1, 1] and [5] have mean 2; the mean of means would be 3."""
     planes = np.zeros((4, 2, 3), np.int32)
-    planes[1] = [[1, 1, 1], [5, 99, 99]]
-    planes[3] = [[1, 1, 1], [7, 0, 0]]
+    planes[1] = [[1, 1, 1], [5, *(UNCOUNTED if one else 99 for one in segments[1:])]]
+    planes[3] = [[1, 1, 1], segments]
     setup, chain = tiny_setup(), optax.sgd(1.0)
     step = TrainStep(
         loss_fn=LossesInTargets(setup.architecture, setup.config.compute),
@@ -84,6 +86,23 @@ def test_metrics_say_what_was_minimized(whole: Taken) -> None:
     assert metrics.loss == pytest.approx(metrics.lm_loss + 1e-3 * metrics.z_loss, rel=1e-6)
     assert metrics.z_loss > metrics.lm_loss
     assert metrics.learning_rate == pytest.approx(1e-2)
+
+
+@pytest.mark.parametrize("tiles", [1, 4])
+def test_a_target_that_is_only_read_has_no_weight_and_changes_no_other(tiles: int) -> None:
+    setup = tiny_setup(f"num_vocab_tiling={tiles}")
+    loss, params, batch = setup.loss_fn(dropout=False), start_state(setup).params, ragged_batch()
+    some = np.random.default_rng(1).random(batch.targets.shape) < 0.5
+    parts = [
+        dataclasses.replace(batch, targets=np.where(counted, batch.targets, np.int32(UNCOUNTED)))
+        for counted in (some, ~some)
+    ]
+    with use_layout(setup.layout):
+        one, other, both = map(jax.jit(functools.partial(loss, params)), (*parts, batch))
+    for field in dataclasses.fields(LossSums):
+        first, second, whole = (getattr(sums, field.name) for sums in (one, other, both))
+        assert 0 < first < whole
+        np.testing.assert_allclose(first + second, whole, rtol=1e-5, err_msg=field.name)
 
 
 def test_z_loss_has_the_gradient_of_what_it_adds() -> None:
