@@ -1,5 +1,6 @@
 """Runs that are killed, interrupted or spread over processes, each as a user starts them."""
 
+import fcntl
 import json
 import math
 import os
@@ -94,15 +95,15 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def two_processes(runs, name, *, code=0, **keys):
-    """What two processes with four devices each wrote to stderr."""
+def two_processes(runs, name, *, code=0, second=None, **keys):
+    """What two processes with four devices each wrote to stderr; `second` has other keys."""
     environ = {
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
         "JAX_NUM_PROCESSES": "2",
     }
     processes = [
-        runs.start(name, devices=4, environ=environ | {"JAX_PROCESS_ID": str(index)}, **keys)
-        for index in range(2)
+        runs.start(name, devices=4, environ=environ | {"JAX_PROCESS_ID": str(index)}, **one)
+        for index, one in enumerate((keys, keys | (second or {})))
     ]
     return [runs.finish(process, code=code)[1] for process in processes]
 
@@ -132,6 +133,29 @@ def test_data_that_turn_bad_in_one_process_end_both(runs, tmp_path) -> None:
     assert "the data cannot be read in process 1, which says why" in first
     assert "Traceback" not in first + second
     assert runs.checkpoints("run") == [len(runs.steps("run"))] != [0]
+
+
+def test_data_that_only_one_process_cannot_open_end_both(runs, documents, tmp_path) -> None:
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(b"PAR1 and no more")
+    bad = {"grain_train_files": cut}
+    first, second = two_processes(runs, "run", code=2, second=bad, **data(documents), **SAVES)
+    assert "cut.parquet" in second
+    assert "process 1 of 2 cannot go on and says why" in first
+    assert "Traceback" not in first + second
+
+
+def test_a_checkpoint_that_only_one_process_cannot_write_ends_both(runs) -> None:
+    # Only the first process takes the folder's lock.
+    folder = runs.output / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    first, second = two_processes(runs, "run", code=2, steps=3, **SAVES)
+    os.close(held)
+    assert "another process writes to" in first
+    assert "process 0 of 2 cannot go on and says why" in second
+    assert "Traceback" not in first + second
 
 
 def test_workers_change_nothing_over_two_resumes(runs, documents) -> None:

@@ -22,6 +22,7 @@ from maxtext.checkpoint.errors import CheckpointError, brief
 from maxtext.checkpoint.files import StepWriter
 from maxtext.checkpoint.folders import list_steps
 from maxtext.checkpoint.reading import Restored, Source, restored
+from maxtext.parallel.distributed import together
 from maxtext.parallel.params import named_leaves
 
 _DELETING = ".deleting"
@@ -84,14 +85,13 @@ class CheckpointStore:
         self._background = ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[int, Future[None]] | None = None
         self._lock: int | None = None
-        try:
-            if self._directory.exists():
-                self._take()
-            self._remove_unfinished()
-        except OSError as error:
-            raise CheckpointError(f"cannot use {self._directory}: {brief(error)}") from error
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("checkpoint store")
+        with together():
+            try:
+                if self._directory.exists():
+                    self._take()
+                self._remove_unfinished()
+            except OSError as error:
+                raise CheckpointError(f"cannot use {self._directory}: {brief(error)}") from error
 
     def all_steps(self) -> list[int]:
         """The committed steps, oldest first."""
@@ -123,7 +123,8 @@ class CheckpointStore:
         arrays = named_leaves(state)
         values = _checked_values(arrays, _gather(data_state), config)
         try:
-            self._require_writable()
+            with together():
+                self._require_writable()
             self._writer.start(self._directory / str(step), arrays, values)
         except CheckpointError:
             # The folder is another run's, and so is what lies unfinished in it.
@@ -252,17 +253,16 @@ class CheckpointStore:
             return
         if jax.process_count() > 1:  # no process may still read what is moved
             multihost_utils.sync_global_devices("before steps are set aside")
-        if jax.process_index() == 0:
-            aside = self._directory.with_name(f"{self._directory.name}_set_aside")
-            try:
-                aside.mkdir(exist_ok=True)
-                for step in steps:
-                    (self._directory / str(step)).rename(_free_name(aside, str(step)))
-            except OSError as error:
-                message = f"newer steps cannot be moved to {aside}: {brief(error)}"
-                raise CheckpointError(message) from error
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("steps are set aside")
+        with together():
+            if jax.process_index() == 0:
+                aside = self._directory.with_name(f"{self._directory.name}_set_aside")
+                try:
+                    aside.mkdir(exist_ok=True)
+                    for step in steps:
+                        (self._directory / str(step)).rename(_free_name(aside, str(step)))
+                except OSError as error:
+                    message = f"newer steps cannot be moved to {aside}: {brief(error)}"
+                    raise CheckpointError(message) from error
 
     def _write_error(self, step: int, error: Exception) -> CheckpointError:
         with contextlib.suppress(OSError):  # the write error matters; the next start cleans up

@@ -1,7 +1,8 @@
 """Several processes to one run."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 import jax
 import numpy as np
@@ -60,7 +61,8 @@ def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> No
 
 
 def _is_cluster(environ: Mapping[str, str]) -> bool:
-    sizes = ("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+    # A batch script has SLURM_NTASKS too, though it is one process: only srun starts them all.
+    sizes = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
     given = [environ.get(name, "") for name in sizes]
     many = any(text.isdecimal() and int(text) > 1 for text in given)
     pod = (
@@ -74,3 +76,23 @@ def gather(*values: int) -> np.ndarray:
     if jax.process_count() == 1:
         return np.asarray([values])
     return np.asarray(multihost_utils.process_allgather(np.asarray(values)))
+
+
+@contextlib.contextmanager
+def together() -> Generator[None]:
+    """A block that all processes enter, and that fails in all of them where it fails in one.
+
+    Without it the others would wait for ever for the one that failed. The block must not wait for
+    other processes itself.
+
+    Raises:
+        ValueError: It failed in another process; that one raises its own error.
+    """
+    try:
+        yield
+    except Exception:
+        gather(1)
+        raise
+    failed = gather(0)[:, 0]
+    if failed.any():
+        raise ValueError(f"process {failed.argmax()} of {len(failed)} cannot go on and says why")

@@ -20,6 +20,7 @@ from maxtext.metrics.devices import memory_use, peak_flops
 from maxtext.metrics.flops import train_flops
 from maxtext.metrics.step_log import StepLog, Workload
 from maxtext.models.backend import config_errors
+from maxtext.parallel.distributed import together
 from maxtext.parallel.mesh import describe
 from maxtext.parallel.params import count_params, named_leaves
 from maxtext.training.evaluation import Evaluation
@@ -62,7 +63,7 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
     config = setup.config
     shape = setup.batch_shape
     sharding = setup.batch_sharding(shape)
-    with config_errors():
+    with config_errors(), together():
         shard, rows = data_shard(sharding, shape)
         iterator = make_train_iterator(
             config.data, rows=rows, shard=shard, vocab_size=config.model.vocab_size
@@ -71,14 +72,16 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
         evaluation = Evaluation(setup) if config.training.eval_interval >= 0 else None
         if evaluation is not None:
             stack.callback(evaluation.close)
-        store = None
+    store = None
+    with config_errors():
         if config.checkpoint.enable_checkpointing:
             store = stack.enter_context(_open_store(setup))
         state, data_state = starting_state(setup, store)
-        if data_state is not None:
-            iterator.set_state(data_state)
-        # Asked here: below, a thread takes batches from the iterator.
-        data_state = iterator.get_state()
+        with together():
+            if data_state is not None:
+                iterator.set_state(data_state)
+    # Asked here: below, a thread takes batches from the iterator.
+    data_state = iterator.get_state()
     batches = DevicePrefetcher(
         iterator,
         place=functools.partial(place, sharding=sharding, shape=shape),
@@ -87,7 +90,7 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
     stack.callback(batches.close)
     step = int(state.step)
     workload = _workload(setup)
-    with config_errors():
+    with config_errors(), together():
         log = stack.enter_context(
             StepLog(
                 config.metrics,
