@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import logging
 import os
+import traceback
 from collections.abc import Generator
 
 import jax
@@ -18,15 +19,19 @@ _logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def config_errors() -> Generator[None]:
-    """Turns a ValueError that the user's settings caused into a ConfigError.
+    """Turns a ValueError that this package raised into a ConfigError.
 
-    Each line of its text is a problem, and those indented below it are the details.
+    Each line of its text is a problem, and those indented below it are the details. One that comes
+    from elsewhere is no answer to a user's settings, and keeps its traceback.
     """
     try:
         yield
     except ConfigError:
         raise
     except ValueError as error:
+        *_, (raising, _) = traceback.walk_tb(error.__traceback__)
+        if raising.f_globals["__name__"].partition(".")[0] != "maxtext":
+            raise
         problems: list[Problem] = []
         for line in str(error).splitlines():
             if problems and line.startswith(" "):
@@ -72,6 +77,8 @@ def set_up_jax(run: RunConfig, compute: ComputeConfig) -> None:
         _use_cache(os.path.expanduser(run.jax_cache_dir))
     precision = compute.matmul_precision
     jax.config.update("jax_default_matmul_precision", None if precision == "default" else precision)
+    # Else a traceback ends in this package where JAX raised the error: see `config_errors`.
+    jax.config.update("jax_traceback_filtering", "off")
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:

@@ -1,10 +1,15 @@
+import functools
 import importlib.util
+from collections.abc import Callable
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from maxtext.config.errors import ConfigError
 from maxtext.config.load import load
-from maxtext.models.backend import config_errors, resolve
+from maxtext.models.backend import config_errors, resolve, set_up_jax
 
 
 def resolved(backend: str, *argv: str, length: int = 512) -> tuple[str, str]:
@@ -48,15 +53,40 @@ def test_flash_is_refused_where_it_cannot_run(
         resolved(backend, "attention=flash", length=length)
 
 
-def test_a_value_error_becomes_one_problem_a_line_and_others_pass() -> None:
+def call_in(module: str, function: Callable[[], object]) -> None:
+    """Calls it as code of that module would."""
+    space: dict[str, Any] = {"__name__": module}
+    exec("def call(function):\n    function()", space)
+    space["call"](function)
+
+
+def fail_in(module: str, text: str) -> None:
+    space: dict[str, Any] = {"__name__": module}
+    exec("def fail(text):\n    raise ValueError(text)", space)
+    space["fail"](text)
+
+
+def test_a_value_error_of_ours_becomes_one_problem_a_line_and_others_pass() -> None:
     with pytest.raises(ConfigError) as caught, config_errors():
-        raise ValueError("first\nsecond")
+        fail_in("maxtext.data.sources", "first\nsecond")
     assert [problem.message for problem in caught.value.problems] == ["first", "second"]
     with pytest.raises(ConfigError, match=r"^first\n  second$"), config_errors():
-        raise ValueError("first\n  second")
+        fail_in("maxtext.data.sources", "first\n  second")
+    with pytest.raises(ValueError, match="^of JAX$") as passed, config_errors():
+        fail_in("jax._src.lax", "of JAX")
+    assert passed.type is ValueError
     with pytest.raises(KeyError), config_errors():
         raise KeyError("x")
     inner = ConfigError(caught.value.problems)
     with pytest.raises(ConfigError) as again, config_errors():
         raise inner
     assert again.value is inner
+
+
+def test_an_error_that_jax_raises_is_not_the_users() -> None:
+    config = load(["jax_cache_dir="], {}).config
+    set_up_jax(config.run, config.compute)
+    of_jax = functools.partial(jax.vmap(jnp.sin), 1.0)
+    with pytest.raises(ValueError, match="vmap was requested") as passed, config_errors():
+        call_in("maxtext.models.decoder", of_jax)
+    assert passed.type is ValueError
