@@ -95,17 +95,21 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def two_processes(runs, name, *, code=0, second=None, **keys):
-    """What two processes with four devices each wrote to stderr; `second` has other keys."""
+def start_two(runs, name, *, second=None, **keys):
+    """Two processes with four devices each; `second` has other keys."""
     environ = {
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
         "JAX_NUM_PROCESSES": "2",
     }
-    processes = [
+    return [
         runs.start(name, devices=4, environ=environ | {"JAX_PROCESS_ID": str(index)}, **one)
         for index, one in enumerate((keys, keys | (second or {})))
     ]
-    return [runs.finish(process, code=code)[1] for process in processes]
+
+
+def two_processes(runs, name, *, code=0, **keys):
+    """What two processes wrote to stderr."""
+    return [runs.finish(process, code=code)[1] for process in start_two(runs, name, **keys)]
 
 
 def test_two_processes_take_the_steps_of_one(runs) -> None:
@@ -120,6 +124,16 @@ def test_two_processes_take_the_steps_of_one(runs) -> None:
         assert ours["total_weights"] == theirs["total_weights"]
         assert math.isclose(ours["loss"], theirs["loss"], rel_tol=1e-5)
         assert math.isclose(ours["grad_norm"], theirs["grad_norm"], rel_tol=1e-4)
+
+
+def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(runs) -> None:
+    first, second = start_two(runs, "run", steps=100_000, **SAVES)
+    wait_for_line(runs, first, 3)
+    second.send_signal(signal.SIGTERM)
+    for process in (first, second):
+        _, err = runs.finish(process, code=143)
+        assert "Traceback" not in err
+    assert runs.checkpoints("run") == [len(runs.steps("run"))]
 
 
 def test_data_that_turn_bad_in_one_process_end_both(runs, tmp_path) -> None:

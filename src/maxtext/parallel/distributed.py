@@ -2,11 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from maxtext.config.schema import RunConfig
 
@@ -73,9 +74,20 @@ def _is_cluster(environ: Mapping[str, str]) -> bool:
 
 def gather(*values: int) -> np.ndarray:
     """The integers of every process, one row a process; all of them must call it."""
+    return gather_later(*values)()
+
+
+def gather_later(*values: int) -> Callable[[], np.ndarray]:
+    """`gather`, its result on call: devices do it in its turn, and nobody waits for them here."""
     if jax.process_count() == 1:
-        return np.asarray([values])
-    return np.asarray(multihost_utils.process_allgather(np.asarray(values)))
+        return lambda: np.asarray([values])
+    grid = np.asarray(jax.devices()).reshape(jax.process_count(), -1)
+    mesh = Mesh(grid, ("process", "device"))
+    mine = np.asarray([values], np.int32)
+    rows = multihost_utils.host_local_array_to_global_array(mine, mesh, PartitionSpec("process"))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    gathered = jax.jit(lambda x: x, out_shardings=everywhere)(rows)
+    return lambda: np.asarray(gathered.addressable_data(0))
 
 
 @contextlib.contextmanager

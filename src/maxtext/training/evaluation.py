@@ -52,7 +52,7 @@ class Evaluation:
         sums: list[LossSums] = []
         while len(sums) != self._batches:
             batch = self._next_batch(interrupt)
-            if interrupt.signal:
+            if interrupt.agreed:
                 return None
             if batch is None:
                 break
@@ -72,7 +72,7 @@ class Evaluation:
     def _next_batch(self, interrupt: Interrupt) -> Batch | None:
         """The next batch; padding from this process while only others have data left.
 
-        Tells `interrupt` of a signal to another process.
+        Tells `interrupt` of a signal to any process.
         """
         batch, bad_data = None, None
         try:
@@ -80,9 +80,9 @@ class Evaluation:
         except ValueError as error:
             # Raised once all processes know: the others would wait for this one.
             bad_data = error
-        agreed = gather(int(batch is not None), int(bad_data is not None), interrupt.signal)
+        agreed = gather(int(batch is not None), int(bad_data is not None), interrupt.received)
         more, failed, signals = agreed.T
-        interrupt.signal = int(signals.max())
+        interrupt.agreed = int(signals.max())
         if bad_data is not None:
             raise bad_data
         if failed.any():

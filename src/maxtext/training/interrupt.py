@@ -10,11 +10,14 @@ class Interrupt:
     """Remembers the first signal inside the block; a second one ends the process at once.
 
     Attributes:
-        signal: Number of the first signal, 0 until there is one.
+        received: Number of the first signal to this process, 0 until there is one.
+        agreed: Number of the signal that all processes stop for, 0 until they agreed on one. What
+            they do together may depend on this one alone.
     """
 
     def __init__(self) -> None:
-        self.signal = 0
+        self.received = 0
+        self.agreed = 0
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "Interrupt":
@@ -32,6 +35,6 @@ class Interrupt:
             signal.signal(one, handler)  # pyright: ignore[reportArgumentType]
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
+        if self.received:
             raise KeyboardInterrupt
-        self.signal = number
+        self.received = number

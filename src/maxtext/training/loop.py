@@ -6,13 +6,13 @@ import time
 
 import jax
 
-from maxtext.config.errors import ConfigError, Problem
+from maxtext.config.errors import ConfigError
 from maxtext.config.flat import flatten
 from maxtext.config.schema import Config
-from maxtext.data.prefetch import Loaded
 from maxtext.models.backend import config_errors
-from maxtext.parallel.distributed import gather, initialize
+from maxtext.parallel.distributed import initialize
 from maxtext.parallel.layout import use_layout
+from maxtext.training.feed import Feed
 from maxtext.training.interrupt import Interrupt
 from maxtext.training.recorder import Dispatched
 from maxtext.training.setup import prepare
@@ -42,8 +42,8 @@ def train(config: Config) -> None:
         run = start(setup, stack)
         with Interrupt() as interrupt:
             _run_steps(run, interrupt)
-    if interrupt.signal:
-        raise SystemExit(128 + interrupt.signal)
+    if interrupt.received or interrupt.agreed:
+        raise SystemExit(128 + (interrupt.received or interrupt.agreed))
 
 
 def _run_steps(run: Run, interrupt: Interrupt) -> None:
@@ -52,8 +52,10 @@ def _run_steps(run: Run, interrupt: Interrupt) -> None:
         _logger.info("all %d steps are done already; raise steps to go on", training.steps)
         return
     first, evaluated = run.step, -1
+    # Nothing is gained by reporting late while devices wait for data.
+    feed = Feed(run.batches, interrupt, before_wait=run.recorder.flush)
     try:
-        while run.step < training.steps and (loaded := _next_batch(run, interrupt)) is not None:
+        while run.step < training.steps and (loaded := feed.next(done=run.step)) is not None:
             started = time.perf_counter()
             run.state, metrics = run.step_fn(run.state, loaded.batch)
             run.recorder.add(
@@ -75,42 +77,9 @@ def _run_steps(run: Run, interrupt: Interrupt) -> None:
         # Data turned bad; the steps before it are sound.
         _save_last(run, first)
         raise
-    if run.evaluation is not None and run.step not in (first, evaluated) and not interrupt.signal:
+    if run.evaluation is not None and run.step not in (first, evaluated) and not interrupt.agreed:
         _evaluate(run, interrupt)
-    _save_last(run, first, interrupted=bool(interrupt.signal))
-
-
-def _next_batch(run: Run, interrupt: Interrupt) -> Loaded | None:
-    """The next batch; None where a signal came or the data of any process ended.
-
-    All processes agree on that, so that they stop after the same step.
-
-    Raises:
-        ConfigError: The data of any process turned bad.
-    """
-    if not run.batches.ready():
-        # Nothing is gained by reporting late while devices wait for data.
-        run.recorder.flush()
-    loaded, problem = None, None
-    try:
-        with config_errors():
-            loaded = next(run.batches, None)
-    except ConfigError as error:
-        problem = error
-    agreed = gather(int(loaded is not None), interrupt.signal, int(problem is not None))
-    if problem is not None:
-        raise problem
-    if agreed[:, 2].any():
-        where = f"the data cannot be read in process {agreed[:, 2].argmax()}, which says why"
-        raise ConfigError([Problem("", where)])
-    interrupt.signal = int(agreed[:, 1].max())
-    if interrupt.signal:
-        _logger.info("signal %d: stopping after %d steps", interrupt.signal, run.step)
-        return None
-    if not agreed[:, 0].all():
-        _logger.info("the data ended after %d steps", run.step)
-        return None
-    return loaded
+    _save_last(run, first, interrupted=bool(interrupt.agreed))
 
 
 def _evaluate(run: Run, interrupt: Interrupt) -> None:

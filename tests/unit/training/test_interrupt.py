@@ -8,9 +8,9 @@ from maxtext.training.interrupt import SIGNALS, Interrupt
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_is_a_wish(number: signal.Signals) -> None:
     with Interrupt() as interrupt:
-        assert interrupt.signal == 0
+        assert interrupt.received == 0
         signal.raise_signal(number)
-        assert interrupt.signal == number
+        assert interrupt.received == number
 
 
 @pytest.mark.parametrize("second", SIGNALS)
@@ -19,7 +19,7 @@ def test_a_second_signal_ends_the_process_at_once(second: signal.Signals) -> Non
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(second)
-        assert interrupt.signal == signal.SIGTERM
+        assert interrupt.received == signal.SIGTERM
 
 
 def test_handlers_are_put_back_after_an_error_too() -> None:

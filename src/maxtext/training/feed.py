@@ -1,0 +1,82 @@
+"""Batches that all processes take together, or none does."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from maxtext.config.errors import ConfigError, Problem
+from maxtext.data.prefetch import DevicePrefetcher, Loaded
+from maxtext.models.backend import config_errors
+from maxtext.parallel.distributed import gather_later
+from maxtext.training.interrupt import Interrupt
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fetched:
+    """A batch of this process, or why there is none, and what all of them say, once called."""
+
+    loaded: Loaded | None
+    problem: ConfigError | None
+    agreed: Callable[[], np.ndarray]
+
+
+class Feed:
+    """Hands out batches until the data of any process ends, or a signal came to any.
+
+    Several processes ask each other about a batch before the step in front of it is dispatched:
+    the answer is there when it is needed, and devices never wait for hosts. So a signal stops
+    them a step later than it stops one process alone.
+
+    Args:
+        batches: Of this process.
+        interrupt: Is told of a signal to any process.
+        before_wait: Called where the next batch is not there yet.
+    """
+
+    def __init__(
+        self, batches: DevicePrefetcher, interrupt: Interrupt, *, before_wait: Callable[[], None]
+    ) -> None:
+        self._batches = batches
+        self._interrupt = interrupt
+        self._before_wait = before_wait
+        self._ahead: _Fetched | None = None
+
+    def next(self, *, done: int) -> Loaded | None:
+        """The next batch; None at the end, after `done` steps, of which the log is told.
+
+        Raises:
+            ConfigError: The data of any process turned bad.
+        """
+        fetched = self._ahead or self._fetch()
+        more, signals, failed = fetched.agreed().T
+        if fetched.problem is not None:
+            raise fetched.problem
+        if failed.any():
+            where = f"the data cannot be read in process {failed.argmax()}, which says why"
+            raise ConfigError([Problem("", where)])
+        self._interrupt.agreed = int(signals.max())
+        if self._interrupt.agreed:
+            _logger.info("signal %d: stopping after %d steps", self._interrupt.agreed, done)
+            return None
+        if not more.all():
+            _logger.info("the data ended after %d steps", done)
+            return None
+        self._ahead = self._fetch() if jax.process_count() > 1 else None
+        return fetched.loaded
+
+    def _fetch(self) -> _Fetched:
+        if not self._batches.ready():
+            self._before_wait()
+        loaded, problem = None, None
+        try:
+            with config_errors():
+                loaded = next(self._batches, None)
+        except ConfigError as error:
+            problem = error
+        says = int(loaded is not None), self._interrupt.received, int(problem is not None)
+        return _Fetched(loaded, problem, gather_later(*says))
