@@ -1,14 +1,28 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from maxtext.ops.attention import (
+    Arithmetic,
+    AttentionPattern,
     dot_product_attention,
     num_query_blocks,
-    splash_flash_attention,
+    query_blocks,
 )
+from maxtext.ops.flash_attention import splash_flash_attention
 
+FULL = AttentionPattern(scale=0.3)
+PATTERNS = [
+    FULL,
+    AttentionPattern(scale=0.3, window=1),
+    AttentionPattern(scale=0.3, window=5),
+    AttentionPattern(scale=0.3, window=100),
+    AttentionPattern(scale=2.0, soft_cap=1.5),
+    AttentionPattern(scale=1.0, window=70, soft_cap=3.0),
+]
 HEADS = [(4, 4), (8, 2), (12, 2), (6, 2), (6, 1)]
 
 
@@ -28,32 +42,81 @@ def segments_of(rows: int, length: int) -> np.ndarray:
     return segments[:rows]
 
 
-def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, segments: np.ndarray) -> np.ndarray:
+def reference(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, segments: np.ndarray, pattern: AttentionPattern
+) -> np.ndarray:
     """Row by row, head by head, query by query."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     out = np.zeros_like(q)
     group = q.shape[2] // k.shape[2]
     for b, i, h in np.ndindex(q.shape[:3]):
-        seen = [j for j in range(i + 1) if segments[b, j] == segments[b, i]]
-        scores = k[b, seen, h // group] @ q[b, i, h] / np.sqrt(q.shape[-1])
+        first = 0 if pattern.window is None else max(0, i - pattern.window + 1)
+        seen = [j for j in range(first, i + 1) if segments[b, j] == segments[b, i]]
+        scores = k[b, seen, h // group] @ q[b, i, h] * pattern.scale
+        if pattern.soft_cap is not None:
+            scores = pattern.soft_cap * np.tanh(scores / pattern.soft_cap)
         weights = np.exp(scores - scores.max())
         out[b, i, h] = weights / weights.sum() @ v[b, seen, h // group]
     return out
 
 
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
-def test_dot_product_attention_equals_float64(heads: int, kv_heads: int) -> None:
+def test_dot_product_attention_equals_float64(
+    heads: int, kv_heads: int, pattern: AttentionPattern
+) -> None:
     q, k, v = qkv(heads, kv_heads, rows=3)
     segments = segments_of(3, 12)
-    got = jax.jit(dot_product_attention)(q, k, v, segments)
-    np.testing.assert_allclose(got, reference(q, k, v, segments), rtol=1e-5, atol=2e-6)
+    got = jax.jit(functools.partial(dot_product_attention, pattern=pattern))(q, k, v, segments)
+    np.testing.assert_allclose(got, reference(q, k, v, segments, pattern), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+@pytest.mark.parametrize("length", [12, 192])
+def test_gradients_are_the_slopes_of_float64(length: int, pattern: AttentionPattern) -> None:
+    operands = qkv(4, 2, length=length, rows=2)
+    segments = segments_of(2, length)
+    random = np.random.default_rng(1)
+    probe = random.standard_normal(operands[0].shape).astype(np.float32)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        out = dot_product_attention(q, k, v, jnp.asarray(segments), pattern=pattern)
+        return jnp.sum(out * probe)
+
+    grads = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*operands)
+    for index, grad in enumerate(grads):
+        way = random.standard_normal(grad.shape)
+        sums = []
+        for step in (1e-4, -1e-4):
+            moved = [x.astype(np.float64) for x in operands]
+            moved[index] += step * way
+            sums.append(np.sum(reference(*moved, segments, pattern) * probe))
+        slope = (sums[0] - sums[1]) / 2e-4
+        assert np.sum(grad * way) == pytest.approx(slope, rel=1e-4, abs=1e-4)
+
+
+def test_whole_blocks_before_the_window_are_left_out() -> None:
+    blocks = list(query_blocks(512, window=65))
+    assert blocks[0] == (slice(0, 64), slice(0, 64))
+    assert blocks[7] == (slice(448, 512), slice(384, 512))
+    assert list(query_blocks(512, window=66))[7] == (slice(448, 512), slice(320, 512))
+    assert list(query_blocks(512, window=1))[7] == (slice(448, 512), slice(448, 512))
+    assert list(query_blocks(512, window=512)) == list(query_blocks(512))
+    products = jax.jit(functools.partial(dot_product_attention, pattern=PATTERNS[2]))
+    shapes = [jax.ShapeDtypeStruct((1, 512, 2, 64), jnp.float32)] * 3
+    text = products.lower(*shapes, jax.ShapeDtypeStruct((1, 512), jnp.int32)).as_text()
+    assert "tensor<1x2x1x64x128xf32>" in text
+    assert "tensor<1x2x1x64x192xf32>" not in text
+
+
+plain = functools.partial(dot_product_attention, pattern=FULL)
 
 
 def whole_attention(q, k, v, segments):
     """Attention by one softmax over all scores, its gradient by autodiff."""
     rows, length, _, head_dim = q.shape
-    grouped = q.reshape(rows, length, k.shape[2], -1, head_dim) * head_dim**-0.5
-    scores = jnp.einsum("blkgn,bskn->bkgls", grouped, k)
+    grouped = q.reshape(rows, length, k.shape[2], -1, head_dim)
+    scores = jnp.einsum("blkgn,bskn->bkgls", grouped, k) * FULL.scale
     seen = jnp.tril(jnp.ones((length, length), bool))
     seen = seen & (segments[:, :, None] == segments[:, None, :])
     weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -1e30), axis=-1)
@@ -71,7 +134,7 @@ def test_blocks_of_queries_change_neither_values_nor_gradients(length: int, bloc
         loss = lambda q, k, v: jnp.sum(attend(q, k, v, segments) * probe)  # noqa: E731
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*operands)
 
-    got, want = both(dot_product_attention), both(whole_attention)
+    got, want = both(plain), both(whole_attention)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
@@ -89,7 +152,7 @@ def test_blocks_add_no_rounding_in_bfloat16() -> None:
 
     want = gradients(whole_attention, tuple(x.astype(jnp.float32) for x in operands))
     for ours, whole, exact in zip(
-        gradients(dot_product_attention, operands),
+        gradients(plain, operands),
         gradients(whole_attention, operands),
         want,
         strict=True,
@@ -103,12 +166,12 @@ def test_blocks_add_no_rounding_in_bfloat16() -> None:
 def test_nothing_leaks_from_later_tokens_or_other_documents() -> None:
     q, k, v = qkv(6, 2, rows=3)
     segments = segments_of(3, 12)
-    before = np.asarray(dot_product_attention(*map(jnp.asarray, (q, k, v, segments))))
+    before = np.asarray(plain(*map(jnp.asarray, (q, k, v, segments))))
     here = 7
     others = segments != segments[:, here : here + 1]
     others |= np.arange(12) > here
     k, v = (np.where(others[:, :, None, None], 1e4, x).astype(np.float32) for x in (k, v))
-    after = np.asarray(dot_product_attention(*map(jnp.asarray, (q, k, v, segments))))
+    after = np.asarray(plain(*map(jnp.asarray, (q, k, v, segments))))
     np.testing.assert_array_equal(before[:, here], after[:, here])
 
 
@@ -121,7 +184,7 @@ def test_rows_of_padding_are_finite_in_values_and_gradients(
     segments = jnp.zeros((2, 12), jnp.int32)
 
     def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        out = dot_product_attention(q, k, v, segments, float32_logits=float32_logits)
+        out = plain(q, k, v, segments, arithmetic=Arithmetic(float32_logits=float32_logits))
         assert out.dtype == dtype
         return jnp.sum(out.astype(jnp.float32) ** 2)
 
@@ -141,15 +204,25 @@ def test_rows_of_padding_are_finite_in_values_and_gradients(
 def test_bfloat16_is_near_float64(flags: dict[str, bool], tolerance: float) -> None:
     operands = [jnp.asarray(x, jnp.bfloat16) for x in qkv(8, 2, head_dim=64, rows=3)]
     segments = segments_of(3, 12)
-    got = jax.jit(lambda *x: dot_product_attention(*x, **flags))(*operands, segments)
-    want = reference(*(np.asarray(x, np.float64) for x in operands), segments)
+    pattern, arithmetic = AttentionPattern(scale=64**-0.5), Arithmetic(**flags)
+    attend = functools.partial(dot_product_attention, pattern=pattern, arithmetic=arithmetic)
+    got = jax.jit(attend)(*operands, segments)
+    want = reference(*(np.asarray(x, np.float64) for x in operands), segments, pattern)
     error = np.asarray(got, np.float64) - want
     assert np.sqrt(np.mean(error**2)) < tolerance * want.std()
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 128), (4, 2, 64), (3, 1, 64)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "pattern"),
+    [
+        (4, 4, 128, FULL),
+        (4, 2, 64, AttentionPattern(scale=0.3, window=30)),
+        (3, 1, 64, AttentionPattern(scale=1.0, soft_cap=3.0)),
+    ],
+    ids=str,
+)
 def test_splash_attention_equals_dot_product_in_values_and_gradients(
-    heads: int, kv_heads: int, head_dim: int
+    heads: int, kv_heads: int, head_dim: int, pattern: AttentionPattern
 ) -> None:
     operands = qkv(heads, kv_heads, length=128, head_dim=head_dim, rows=2)
     segments = segments_of(2, 128)
@@ -163,11 +236,10 @@ def test_splash_attention_equals_dot_product_in_values_and_gradients(
         return jax.jit(jax.value_and_grad(weighted, argnums=(0, 1, 2), has_aux=True))
 
     with jax.default_matmul_precision("highest"):
-        flash = total(lambda *x: splash_flash_attention(*map(jnp.asarray, x), interpret=True))
-        (_, got), got_grads = flash(*operands)
-        (_, want), want_grads = total(lambda *x: dot_product_attention(*map(jnp.asarray, x)))(
-            *operands
-        )
+        flash = functools.partial(splash_flash_attention, pattern=pattern, interpret=True)
+        dense = functools.partial(dot_product_attention, pattern=pattern)
+        (_, got), got_grads = total(lambda *x: flash(*map(jnp.asarray, x)))(*operands)
+        (_, want), want_grads = total(lambda *x: dense(*map(jnp.asarray, x)))(*operands)
     np.testing.assert_allclose(got, want, atol=2e-5)
     for one, other in zip(got_grads, want_grads, strict=True):
         np.testing.assert_allclose(one, other, atol=5e-5 * np.abs(other).max())

@@ -11,14 +11,15 @@ from jax.ad_checkpoint import checkpoint_name
 from maxtext.config.schema import ComputeConfig, ModelConfig
 from maxtext.layers.linears import Linear, linear, linear_params
 from maxtext.layers.normalizations import Norm, norm, norm_params
-from maxtext.ops import attention as attention_ops
+from maxtext.ops import flash_attention
+from maxtext.ops.attention import Arithmetic, AttentionPattern, dot_product_attention
 from maxtext.ops.rope import rotate
 from maxtext.parallel.layout import constrain, current_layout
 from maxtext.parallel.params import pytree
 from maxtext.types import Array, DType, Float, Int
 
 type Rotation = tuple[Float[Array, "B L half"], Float[Array, "B L half"]]
-type Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+type Attend = Callable[[jax.Array, jax.Array, jax.Array, AttentionPattern], jax.Array]
 
 HEADS = ("attn_activation_batch", "attn_activation_length", "activation_heads", "activation_kv")
 KV_HEADS = (
@@ -63,6 +64,7 @@ def attention(
     *,
     rotation: Rotation,
     attend: Attend,
+    pattern: AttentionPattern,
     eps: float,
 ) -> Float[Array, "B L D"]:
     """Projects to heads, rotates queries and keys, attends, projects back."""
@@ -72,7 +74,7 @@ def attention(
     v = checkpoint_name(constrain(linear(params.value, x), *KV_HEADS), "value_proj")
     if params.query_norm is not None and params.key_norm is not None:
         q, k = norm(params.query_norm, q, eps=eps), norm(params.key_norm, k, eps=eps)
-    attended = attend(rotate(q, rotation), rotate(k, rotation), v)
+    attended = attend(rotate(q, rotation), rotate(k, rotation), v, pattern)
     attended = constrain(attended, *HEADS)
     out = linear(params.out, attended, num_in=2)
     out = constrain(out, "activation_batch", "activation_norm_length", "activation_embed")
@@ -82,20 +84,20 @@ def attention(
 def training_attend(config: ComputeConfig, segments: Int[Array, "B L"]) -> Attend:
     """The port of training: causal within each segment, by the op that `config` names."""
     if config.attention == "dot_product":
-        return lambda q, k, v: attention_ops.dot_product_attention(
-            q,
-            k,
-            v,
-            segments,
-            float32_qk_product=config.float32_qk_product,
-            float32_logits=config.float32_logits,
+        arithmetic = Arithmetic(
+            float32_qk_product=config.float32_qk_product, float32_logits=config.float32_logits
+        )
+        return lambda q, k, v, pattern: dot_product_attention(
+            q, k, v, segments, pattern=pattern, arithmetic=arithmetic
         )
     assert config.attention == "flash", "`autoselected` is resolved before any layer runs"
     kernel = {
-        "tpu": attention_ops.splash_flash_attention,
-        "gpu": attention_ops.triton_flash_attention,
+        "tpu": flash_attention.splash_flash_attention,
+        "gpu": flash_attention.triton_flash_attention,
     }[jax.default_backend()]
-    return lambda q, k, v: _per_device(kernel, q, k, v, segments)
+    return lambda q, k, v, pattern: _per_device(
+        functools.partial(kernel, pattern=pattern), q, k, v, segments
+    )
 
 
 def _per_device(

@@ -12,7 +12,7 @@ import jax
 
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import ComputeConfig, RunConfig
-from maxtext.ops.attention import FLASH_BLOCK
+from maxtext.ops.flash_attention import FLASH_BLOCK
 
 _logger = logging.getLogger(__name__)
 

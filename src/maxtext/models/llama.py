@@ -7,6 +7,7 @@ from maxtext.layers.attentions import Attention, attention, attention_params
 from maxtext.layers.linears import Mlp, mlp, mlp_params
 from maxtext.layers.normalizations import Norm, norm, norm_params
 from maxtext.models.decoder import Call, Group
+from maxtext.ops.attention import AttentionPattern
 from maxtext.ops.dropout import dropout
 from maxtext.parallel.params import pytree
 from maxtext.types import Array, DType, Float, PRNGKeyArray
@@ -48,6 +49,7 @@ def layer(
         norm(params.pre_self_attention_layer_norm, x, eps=eps),
         rotation=call.rotation,
         attend=call.attend,
+        pattern=AttentionPattern(scale=config.head_dim**-0.5),
         eps=eps,
     )
     x = x + dropout(attended, keys[0], rate=call.dropout_rate)

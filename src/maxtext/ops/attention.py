@@ -1,21 +1,74 @@
-"""Causal attention over whole sequences; grouped queries everywhere, MHA and MQA its ends.
+"""Causal attention over whole sequences; grouped queries everywhere, MHA and MQA its ends."""
 
-Every function scales the scores by head_dim ** -0.5, once and here alone.
-"""
-
+import dataclasses
 import functools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from maxtext.types import Array, DType, Float, Int
+from maxtext.types import Array, Bool, Float, Int
 
 # The name under which a remat policy keeps what the backward pass needs of attention's results.
 SAVED_NAME = "attention_out"
-FLASH_BLOCK = 128
 MAX_BLOCKS = 8
 MIN_BLOCK = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionPattern:
+    """What is fixed about the attention of a layer.
+
+    Attributes:
+        scale: What the products of queries and keys are multiplied by.
+        window: Tokens that a query sees, itself the last of them; None is all up to itself.
+        soft_cap: Scores s become soft_cap * tanh(s / soft_cap); None leaves them as they are.
+    """
+
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+
+    def __post_init__(self) -> None:
+        assert self.window is None or self.window > 0, self
+        assert self.soft_cap is None or self.soft_cap > 0, self
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """Types that attention is reckoned in.
+
+    Attributes:
+        float32_qk_product: Multiply queries and keys in float32 whatever their type.
+        float32_logits: Take the softmax in float32.
+    """
+
+    float32_qk_product: bool = False
+    float32_logits: bool = True
+
+
+class Operands(NamedTuple):
+    """Queries in groups and the keys and values that they attend to, or the gradients of these."""
+
+    q: Float[Array, "B K G L N"]
+    k: Float[Array, "B K S N"]
+    v: Float[Array, "B K S N"]
+
+
+class Attended(NamedTuple):
+    """What the backward pass knows of each query.
+
+    Attributes:
+        grad: Gradient of what it attends to in all.
+        normalizer: Logsumexp of its scores over all keys that it sees.
+        through_total: What its scores all get of the gradient, by the total that divides them.
+    """
+
+    grad: Float[Array, "B K G L N"]
+    normalizer: Float[Array, "B K G L 1"]
+    through_total: Float[Array, "B K G L 1"]
 
 
 def num_query_blocks(length: int) -> int:
@@ -24,180 +77,222 @@ def num_query_blocks(length: int) -> int:
     return next(n for n in fitting if n == 1 or length // n >= MIN_BLOCK)
 
 
+def query_blocks(length: int, *, window: int | None = None) -> Iterator[tuple[slice, slice]]:
+    """Each block of queries, and the keys that it is multiplied with: whole blocks of them."""
+    size = length // num_query_blocks(length)
+    for start in range(0, length, size):
+        before = start if window is None else min(start, window - 1)
+        first = start - -(-before // size) * size
+        yield slice(start, start + size), slice(first, start + size)
+
+
 def dot_product_attention(
     q: Float[Array, "B L H N"],
     k: Float[Array, "B L K N"],
     v: Float[Array, "B L K N"],
     segments: Int[Array, "B L"],
     *,
-    float32_qk_product: bool = False,
-    float32_logits: bool = True,
+    pattern: AttentionPattern,
+    arithmetic: Arithmetic = Arithmetic(),
 ) -> Float[Array, "B L H N"]:
     """Softmax attention to earlier tokens of the same segment, in plain XLA.
 
-    Queries are taken in `num_query_blocks` blocks, whose scores exist one block at a time; the
-    backward pass computes them anew. So nearly half of the products are left out, and no array
-    grows with the square of the length but by the block.
-
-    Args:
-        float32_qk_product: Multiply queries and keys in float32 whatever their type.
-        float32_logits: Take the softmax in float32.
+    Queries are taken in `query_blocks`, whose scores exist one block at a time; the backward pass
+    computes them anew. So nearly half of the products are left out, more where there is a window,
+    and no array grows with the square of the length but by the block.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023,
         arXiv:2305.13245, for the groups; Dao et al. 2022, arXiv:2205.14135, appendix B.2, for the
-        backward pass.
+        backward pass; Gemma Team 2024, arXiv:2408.00118, section 2, for the soft cap.
     """
-    batch, length, heads, head_dim = q.shape
-    kv_heads, dtype = k.shape[2], v.dtype
-    if float32_qk_product:
-        q, k = q.astype(jnp.float32), k.astype(jnp.float32)
-    grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
-    queries = grouped.transpose(0, 2, 3, 1, 4)
-    # In float32, so that the gradients of all blocks are added up in it; `_attend_block` takes
-    # them in the types given here.
-    keys, values = (x.swapaxes(1, 2).astype(jnp.float32) for x in (k, v))
-    softmax_dtype = jnp.float32 if float32_logits else queries.dtype
-    size = length // num_query_blocks(length)
-    blocks = []
-    for start in range(0, length, size):
-        end = start + size
-        blocks.append(
-            _attend_block(
-                queries[:, :, :, start:end],
-                keys[:, :, :end],
-                values[:, :, :end],
-                segments[:, :end],
-                softmax_dtype,
-                dtype,
-            )
-        )
-    out = jnp.concatenate(blocks, axis=3) if len(blocks) > 1 else blocks[0]
-    return out.transpose(0, 3, 1, 2, 4).reshape(q.shape).astype(dtype)
+    return _attention(q, k, v, segments, pattern, arithmetic)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _attend_block(
-    q: Float[Array, "B K G L N"],
-    k: Float[Array, "B K S N"],
-    v: Float[Array, "B K S N"],
-    segments: Int[Array, "B S"],
-    softmax_dtype: DType,
-    dtype: DType,
-) -> Float[Array, "B K G L N"]:
-    """Attention of the last L of S tokens to all of them, causal and within segments.
-
-    Keys are multiplied in the type of `q`, values and the result are of type `dtype`.
-    """
-    return _block_forward(q, k, v, segments, softmax_dtype, dtype)[0]
-
-
-def _scores(q: jax.Array, k: jax.Array, segments: jax.Array, dtype: DType) -> jax.Array:
-    """Scores of the last tokens against all, the lowest number where they must not look."""
-    scores = jnp.einsum("bkgln,bksn->bkgls", q, k, preferred_element_type=dtype)
-    length, total = q.shape[3], k.shape[2]
-    place = jnp.arange(total)
-    causal = place[-length:, None] >= place
-    seen = causal & (segments[:, -length:, None] == segments[:, None, :])
-    return jnp.where(seen[:, None, None], scores, jnp.finfo(dtype).min)
-
-
-def _block_forward(
+def _attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     segments: jax.Array,
-    softmax_dtype: DType,
-    dtype: DType,
+    pattern: AttentionPattern,
+    arithmetic: Arithmetic,
+) -> jax.Array:
+    return _forward(q, k, v, segments, pattern, arithmetic)[0]
+
+
+def _forward(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: jax.Array,
+    pattern: AttentionPattern,
+    arithmetic: Arithmetic,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    k, v = k.astype(q.dtype), v.astype(dtype)
-    scores = _scores(q, k, segments, softmax_dtype)
+    whole = operands(q, k, v)
+    places = jnp.arange(q.shape[1])
+    outs, normalizers = [], []
+    for block, seen_from in query_blocks(q.shape[1], window=pattern.window):
+        seen = visible(
+            (places[block], segments[:, block]),
+            (places[seen_from], segments[:, seen_from]),
+            window=pattern.window,
+        )
+        part = Operands(whole.q[:, :, :, block], whole.k[:, :, seen_from], whole.v[:, :, seen_from])
+        out, normalizer = attend(part, seen, pattern=pattern, arithmetic=arithmetic)
+        outs.append(out.astype(v.dtype))
+        normalizers.append(normalizer)
+    out = checkpoint_name(by_head(jnp.concatenate(outs, axis=3)), SAVED_NAME)
+    normalizer = checkpoint_name(jnp.concatenate(normalizers, axis=3), SAVED_NAME)
+    return out, (q, k, v, segments, out, normalizer)
+
+
+def _backward(
+    pattern: AttentionPattern,
+    arithmetic: Arithmetic,
+    saved: tuple[jax.Array, ...],
+    grad: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array, None]:
+    q, k, v, segments, out, normalizer = saved
+    whole, known = operands(q, k, v), attended(grad, out, normalizer)
+    places = jnp.arange(q.shape[1])
+    grad_q = []
+    grad_k, grad_v = (jnp.zeros(x.shape, jnp.float32) for x in (whole.k, whole.v))
+    for block, seen_from in query_blocks(q.shape[1], window=pattern.window):
+        seen = visible(
+            (places[block], segments[:, block]),
+            (places[seen_from], segments[:, seen_from]),
+            window=pattern.window,
+        )
+        part = Operands(whole.q[:, :, :, block], whole.k[:, :, seen_from], whole.v[:, :, seen_from])
+        of_block = Attended(*(x[:, :, :, block] for x in known))
+        grads = attend_gradients(part, of_block, seen, pattern=pattern, arithmetic=arithmetic)
+        grad_q.append(grads.q.astype(q.dtype))
+        grad_k = _add_at(grad_k, grads.k, seen_from.start)
+        grad_v = _add_at(grad_v, grads.v, seen_from.start)
+    return (
+        by_head(jnp.concatenate(grad_q, axis=3)),
+        grad_k.swapaxes(1, 2).astype(k.dtype),
+        grad_v.swapaxes(1, 2).astype(v.dtype),
+        None,
+    )
+
+
+def _add_at(total: jax.Array, part: jax.Array, start: int) -> jax.Array:
+    """The total with a part added to its keys from `start` on."""
+    old = jax.lax.slice_in_dim(total, start, start + part.shape[2], axis=2)
+    return jax.lax.dynamic_update_slice_in_dim(total, old + part, start, axis=2)
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def by_group(x: Float[Array, "B L H N"], kv_heads: int) -> Float[Array, "B K G L N"]:
+    """Heads in the groups that share a key, before the length."""
+    grouped = x.reshape(*x.shape[:2], kv_heads, x.shape[2] // kv_heads, x.shape[3])
+    return grouped.transpose(0, 2, 3, 1, 4)
+
+
+def by_head(x: Float[Array, "B K G L N"]) -> Float[Array, "B L H N"]:
+    """The inverse of `by_group`."""
+    moved = x.transpose(0, 3, 1, 2, 4)
+    return moved.reshape(*moved.shape[:2], -1, moved.shape[4])
+
+
+def operands(
+    q: Float[Array, "B L H N"], k: Float[Array, "B S K N"], v: Float[Array, "B S K N"]
+) -> Operands:
+    """What `attend` takes, of what layers make."""
+    return Operands(by_group(q, k.shape[2]), k.swapaxes(1, 2), v.swapaxes(1, 2))
+
+
+def attended(
+    grad: Float[Array, "B L H N"],
+    out: Float[Array, "B L H N"],
+    normalizer: Float[Array, "B K G L 1"],
+) -> Attended:
+    """What `attend_gradients` takes, of what attention returned and its gradient."""
+    product = grad.astype(jnp.float32) * out.astype(jnp.float32)
+    kv_heads = normalizer.shape[1]
+    through_total = by_group(jnp.sum(product, axis=-1, keepdims=True), kv_heads)
+    return Attended(by_group(grad, kv_heads), normalizer, through_total)
+
+
+def visible(
+    queries: tuple[Int[Array, " L"], Int[Array, "B L"]],
+    keys: tuple[Int[Array, " S"], Int[Array, "B S"]],
+    *,
+    window: int | None,
+) -> Bool[Array, "B L S"]:
+    """Which keys each query sees; both are given by their place in the row and their segments."""
+    (query_places, query_segments), (key_places, key_segments) = queries, keys
+    distance = query_places[:, None] - key_places
+    near = distance >= 0
+    if window is not None:
+        near &= distance < window
+    return near & (query_segments[:, :, None] == key_segments[:, None, :])
+
+
+def attend(
+    operands: Operands,
+    seen: Bool[Array, "B L S"],
+    *,
+    pattern: AttentionPattern,
+    arithmetic: Arithmetic,
+) -> tuple[Float[Array, "B K G L N"], Float[Array, "B K G L 1"]]:
+    """Attention of some queries to some keys, and the logsumexp of the scores.
+
+    A query that sees none of the keys gets a finite number, and the lowest number there is as
+    logsumexp, which gives it no weight beside other keys.
+    """
+    scores, _ = _scores(operands, pattern, arithmetic)
+    v = operands.v
+    scores = jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - highest)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     out = jnp.einsum(
-        "bkgls,bksn->bkgln", weights.astype(dtype), v, preferred_element_type=softmax_dtype
+        "bkgls,bksn->bkgln", weights.astype(v.dtype), v, preferred_element_type=scores.dtype
     )
-    out = checkpoint_name((out / total).astype(dtype), SAVED_NAME)
-    normalizer = checkpoint_name(highest + jnp.log(total), SAVED_NAME)
-    return out, (q, k, v, segments, out, normalizer)
+    normalizer = highest.astype(jnp.float32) + jnp.log(total.astype(jnp.float32))
+    return out / total, normalizer
 
 
-def _block_backward(
-    softmax_dtype: DType, dtype: DType, saved: tuple[jax.Array, ...], grad: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, None]:
-    q, k, v, segments, out, normalizer = saved
+def attend_gradients(
+    operands: Operands,
+    known: Attended,
+    seen: Bool[Array, "B L S"],
+    *,
+    pattern: AttentionPattern,
+    arithmetic: Arithmetic,
+) -> Operands:
+    """Gradients of the operands of `attend`, in float32."""
+    (q, k, v), (grad, normalizer, through_total) = operands, known
     in_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    weights = jnp.exp(_scores(q, k, segments, softmax_dtype) - normalizer)
-    grad_v = in_float32("bkgls,bkgln->bksn", weights.astype(dtype), grad)
+    scores, slope = _scores(operands, pattern, arithmetic)
+    weights = jnp.where(seen[:, None, None], jnp.exp(scores - normalizer), 0.0)
+    grad_v = in_float32("bkgls,bkgln->bksn", weights.astype(v.dtype), grad)
     grad_weights = in_float32("bkgln,bksn->bkgls", grad, v)
-    through_total = jnp.sum(
-        grad.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True
-    )
-    grad_scores = (weights * (grad_weights - through_total)).astype(q.dtype)
-    grad_q = jnp.einsum("bkgls,bksn->bkgln", grad_scores, k)
+    grad_scores = weights * (grad_weights - through_total) * slope
+    product_type = jnp.float32 if arithmetic.float32_qk_product else q.dtype
+    grad_scores, q, k = (x.astype(product_type) for x in (grad_scores, q, k))
+    grad_q = in_float32("bkgls,bksn->bkgln", grad_scores, k)
     grad_k = in_float32("bkgls,bkgln->bksn", grad_scores, q)
-    return grad_q, grad_k, grad_v, None
+    return Operands(grad_q, grad_k, grad_v)
 
 
-_attend_block.defvjp(_block_forward, _block_backward)
+def _scores(
+    operands: Operands, pattern: AttentionPattern, arithmetic: Arithmetic
+) -> tuple[jax.Array, jax.Array | float]:
+    """Scores, and their derivatives by the products of queries and keys.
 
-
-def splash_flash_attention(
-    q: Float[Array, "B L H N"],
-    k: Float[Array, "B L K N"],
-    v: Float[Array, "B L K N"],
-    segments: Int[Array, "B L"],
-    *,
-    interpret: bool = False,
-) -> Float[Array, "B L H N"]:
-    """`dot_product_attention` by JAX's splash attention kernel for TPU.
-
-    Source: jax 0.11, experimental/pallas/ops/tpu/splash_attention.
+    The products are scaled, not the queries: these would be rounded once more.
     """
-    # Imported here: it takes a quarter of a second, which only TPUs need to spend.
-    from jax.experimental.pallas.ops.tpu import splash_attention
-
-    length, heads, head_dim = q.shape[1:]
-    block = next(size for size in (512, 256, FLASH_BLOCK) if length % size == 0)
-    causal = splash_attention.CausalMask((length, length))
-    kernel = splash_attention.make_splash_mha(
-        mask=splash_attention.MultiHeadMask([causal] * heads),
-        block_sizes=splash_attention.BlockSizes(
-            block_q=block,
-            block_kv=block,
-            block_q_dkv=block,
-            block_kv_dkv=block,
-            block_q_dq=block,
-            block_kv_dq=block,
-        ),
-        head_shards=1,
-        q_seq_shards=1,
-        residual_checkpoint_name=SAVED_NAME,
-        interpret=interpret,
-    )
-    heads_first = [x.swapaxes(1, 2) for x in (q * head_dim**-0.5, k, v)]
-    ids = splash_attention.SegmentIds(segments, segments)
-    out: jax.Array = jax.vmap(kernel)(*heads_first, ids)  # pyright: ignore[reportAssignmentType]
-    return checkpoint_name(out.swapaxes(1, 2), SAVED_NAME)
-
-
-def triton_flash_attention(
-    q: Float[Array, "B L H N"],
-    k: Float[Array, "B L K N"],
-    v: Float[Array, "B L K N"],
-    segments: Int[Array, "B L"],
-    *,
-    implementation: str = "triton",
-) -> Float[Array, "B L H N"]:
-    """`dot_product_attention` by tokamax's Triton kernel for GPU.
-
-    Source: tokamax 0.0.17, dot_product_attention.
-    """
-    # Imported here: an extra, which only GPUs need.
-    import tokamax  # pyright: ignore[reportMissingImports]
-
-    same_segment = segments[:, None, :, None] == segments[:, None, None, :]
-    out = tokamax.dot_product_attention(
-        q, k, v, mask=same_segment, is_causal=True, implementation=implementation
-    )
-    return checkpoint_name(out, SAVED_NAME)
+    q, k = operands.q, operands.k
+    if arithmetic.float32_qk_product:
+        q, k = q.astype(jnp.float32), k.astype(jnp.float32)
+    dtype = jnp.float32 if arithmetic.float32_logits else q.dtype
+    scores = jnp.einsum("bkgln,bksn->bkgls", q, k, preferred_element_type=dtype) * pattern.scale
+    if pattern.soft_cap is None:
+        return scores, pattern.scale
+    bounded = jnp.tanh(scores / pattern.soft_cap)
+    return bounded * pattern.soft_cap, (1.0 - jnp.square(bounded)) * pattern.scale

@@ -7,10 +7,11 @@ import pytest
 
 from maxtext.layers import attentions
 from maxtext.layers.attentions import training_attend
-from maxtext.ops.attention import dot_product_attention
+from maxtext.ops.attention import AttentionPattern, dot_product_attention
 from maxtext.parallel.layout import use_layout
 from tiny import tiny_setup
 
+PATTERN = AttentionPattern(scale=0.3, window=9)
 REPLICATED = "logical_axis_rules={kv_heads: [], activation_kv_heads: []}"
 
 
@@ -18,7 +19,7 @@ REPLICATED = "logical_axis_rules={kv_heads: [], activation_kv_heads: []}"
 def flash_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of a kernel that XLA cannot split, around an op that runs here."""
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    monkeypatch.setattr(attentions.attention_ops, "splash_flash_attention", dot_product_attention)
+    monkeypatch.setattr(attentions.flash_attention, "splash_flash_attention", dot_product_attention)
 
 
 @pytest.mark.usefixtures("flash_on_cpu")
@@ -46,12 +47,12 @@ def test_flash_gives_each_device_the_kv_heads_of_its_query_heads(
     segments = jnp.asarray(random.integers(0, 2, (8, 32)).cumsum(axis=1), jnp.int32)
 
     def total(attend, q: jax.Array, k: jax.Array, v: jax.Array):
-        out = attend(q, k, v)
+        out = attend(q, k, v, PATTERN)
         return jnp.sum(out**2), out
 
     value = functools.partial(jax.value_and_grad, argnums=(0, 1, 2), has_aux=True)
-    plain = functools.partial(total, functools.partial(dot_product_attention, segments=segments))
-    want = jax.jit(value(plain))(q, k, v)
+    plain = lambda q, k, v, pattern: dot_product_attention(q, k, v, segments, pattern=pattern)  # noqa: E731
+    want = jax.jit(value(functools.partial(total, plain)))(q, k, v)
     with use_layout(setup.layout):
         got = jax.jit(value(functools.partial(total, training_attend(compute, segments))))(q, k, v)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
