@@ -86,6 +86,10 @@ docs: $(STAMP) ## Write docs/config.md from the schema.
 	@$(BIN)/python -m maxtext.config.docs > $(VENV)/config.md
 	@mkdir -p docs && mv $(VENV)/config.md docs/config.md
 
+.PHONY: golden
+golden: $(STAMP) ## Write the tables of tests/golden anew.
+	@$(BIN)/python tests/golden/tables.py
+
 .PHONY: constraints
 constraints: $(STAMP) ## Pin the newest packages that pyproject.toml allows.
 	@$(BIN)/python -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.12 \
