@@ -57,9 +57,6 @@ def load_parameters[T](path: str | Path, target: T) -> T:
 def load_full_state[T](path: str | Path, target: T) -> Restored[T]:
     """Everything in the step that `path` means, as given by `load_full_state_path`.
 
-    Raises as `load_parameters`, and:
-
-    Raises:
-        CheckpointError: Another number of processes wrote it.
+    Raises as `load_parameters`.
     """
     return restored(_find(path, "load_full_state_path"), target)

@@ -12,7 +12,6 @@ from jax.experimental import multihost_utils
 
 from maxtext.checkpoint.checksums import array_checksums, json_checksum
 from maxtext.checkpoint.errors import (
-    CheckpointError,
     CheckpointMismatch,
     DamagedCheckpoint,
     brief,
@@ -30,14 +29,14 @@ class Restored[T]:
     Attributes:
         step: Its number.
         state: The tree of the target, as arrays.
-        data_state: This process's place in the data.
+        data_states: The place in the data of each process that wrote it.
         config: The resolved config of the run that wrote it, flat.
         set_aside: Newer steps that were moved out of the way.
     """
 
     step: int
     state: T
-    data_state: dict[str, Any]
+    data_states: list[dict[str, Any]]
     config: dict[str, Any]
     set_aside: tuple[int, ...] = ()
 
@@ -171,17 +170,6 @@ def read[T](source: Source, target: T, *, prefix: str = "") -> tuple[T, dict[str
 
 
 def restored[T](source: Source, target: T) -> Restored[T]:
-    """Everything in a step; raises as `read`.
-
-    Raises:
-        CheckpointError: Another number of processes wrote it.
-    """
+    """Everything in a step; raises as `read`."""
     state, values = read(source, target)
-    states = values["data"]
-    if len(states) != jax.process_count():
-        raise CheckpointError(
-            f"{source} holds the places in the data of {len(states)} processes and this run has "
-            f"{jax.process_count()}: start {len(states)} processes, or take its weights alone: "
-            f"load_parameters_path={source.folder}"
-        )
-    return Restored(source.step, state, states[jax.process_index()], values["config"])
+    return Restored(source.step, state, values["data"], values["config"])

@@ -161,7 +161,7 @@ class CheckpointStore:
         Raises:
             CheckpointMismatch: Leaves are missing, left over, or of other shapes or types.
             DamagedCheckpoint: Files are missing, cut off or changed; says which step is intact.
-            CheckpointError: There is no such step, or another number of processes wrote it.
+            CheckpointError: There is no such step.
         """
         self.wait()
         steps = self.all_steps()

@@ -1,16 +1,15 @@
 """Settings that exclude each other, found from the config alone: no device, no file."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Set
 
-from maxtext.config.errors import did_you_mean
+from maxtext.config import derive_data
+from maxtext.config.errors import Clash, did_you_mean
 from maxtext.config.keys import RULES
 from maxtext.config.schema import (
     DEGREES,
     CheckpointConfig,
     ComputeConfig,
     Config,
-    DataConfig,
     MeshConfig,
     ModelConfig,
     OptimizerConfig,
@@ -45,21 +44,6 @@ _BYTES = 256
 _LARGEST_LIST = 12
 
 
-@dataclasses.dataclass(frozen=True)
-class Clash:
-    """Something wrong with one setting or with several together.
-
-    Attributes:
-        keys: The users' names of all keys involved, the first the likeliest to be changed.
-        message: What is wrong.
-        hint: What would work; may be empty.
-    """
-
-    keys: tuple[str, ...]
-    message: str
-    hint: str = ""
-
-
 def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[Clash]:
     """Everything wrong with `config` that only several keys together can show.
 
@@ -80,8 +64,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from _types(config.compute)
         yield from _vocabulary_tiles(config)
         yield from _remat(config, user_keys)
-        yield from _data(config.data, user_keys)
-        yield from _evaluation(config.data, config.training)
+        yield from derive_data.clashes(config, user_keys)
         yield from _schedule(config.optimizer, config.training)
         yield from _checkpoint(config.checkpoint, config.run.run_name)
 
@@ -271,36 +254,6 @@ def _remat(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
             message = "would be ignored: it counts with remat_policy=custom only"
             hint = "set remat_policy=custom, or leave it out"
             yield Clash((key, "remat_policy"), message, hint)
-
-
-def _data(data: DataConfig, user_keys: Set[str]) -> Iterator[Clash]:
-    if data.dataset_type == "grain" and not data.grain_train_files.strip():
-        hint = "for example grain_train_files='data/*.jsonl'"
-        message = "needs grain_train_files, which is empty"
-        yield Clash(("dataset_type", "grain_train_files"), message, hint)
-    if data.dataset_type == "synthetic" and "dataset_type" not in user_keys:
-        for key in ("grain_train_files", "grain_eval_files"):
-            if key in user_keys and getattr(data, key):
-                message = "would be ignored: the data are synthetic"
-                yield Clash((key, "dataset_type"), message, "add dataset_type=grain")
-    if data.tokenizer_path and data.tokenizer_type == "byte" and "tokenizer_type" not in user_keys:
-        message = "would be ignored: the tokenizer is made of bytes"
-        yield Clash(("tokenizer_path", "tokenizer_type"), message, "add tokenizer_type=huggingface")
-    for key in ("train_data_columns", "eval_data_columns"):
-        columns: tuple[str, ...] = getattr(data, key)
-        if not columns or len(columns) != len(set(columns)):
-            yield Clash((key,), "must be one or more columns, none of them twice", f"{key}=text")
-
-
-def _evaluation(data: DataConfig, training: TrainingConfig) -> Iterator[Clash]:
-    if training.eval_interval < 0:
-        return
-    if data.dataset_type == "grain" and not data.grain_eval_files.strip():
-        message = "evaluation needs grain_eval_files, which is empty"
-        yield Clash(("eval_interval", "grain_eval_files"), message, "eval_interval=-1 turns it off")
-    if data.dataset_type == "synthetic" and training.eval_steps == -1:
-        message = "an evaluation on synthetic data would never end"
-        yield Clash(("eval_steps", "dataset_type", "eval_interval"), message, "set eval_steps=10")
 
 
 def _schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> Iterator[Clash]:

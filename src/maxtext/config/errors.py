@@ -65,6 +65,21 @@ class Problem:
         return "\n  ".join((line, *map(_printable, self.details)))
 
 
+@dataclasses.dataclass(frozen=True)
+class Clash:
+    """Something wrong with one setting or with several together.
+
+    Attributes:
+        keys: The users' names of all keys involved, the first the likeliest to be changed.
+        message: What is wrong.
+        hint: What would work; may be empty.
+    """
+
+    keys: tuple[str, ...]
+    message: str
+    hint: str = ""
+
+
 class ConfigError(ValueError):
     """All problems of one run; its text is what the user reads, nothing more is needed.
 

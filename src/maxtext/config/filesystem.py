@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterator, Set
 from pathlib import Path
 
-from maxtext.config.derive import Clash
+from maxtext.config.errors import Clash
 from maxtext.config.flat import step_folder
+from maxtext.config.mixtures import train_parts
 from maxtext.config.schema import CheckpointConfig, Config, DataConfig
 
 _LONGEST_NAME = 255
@@ -43,15 +44,18 @@ def _remote(path: str) -> str:
 
 
 def _tokenizer(data: DataConfig) -> Iterator[Clash]:
-    if data.tokenizer_type != "huggingface":
+    if data.tokenizer_type == "byte":
         return
+    name = {"huggingface": "tokenizer.json", "sentencepiece": "tokenizer.model"}[
+        data.tokenizer_type
+    ]
     keys = ("tokenizer_path", "tokenizer_type")
-    hint = "give a local folder that holds a tokenizer.json, or that file"
+    hint = f"give a local folder that holds a {name}, or that file"
     if not data.tokenizer_path:
-        yield Clash(keys, "the huggingface tokenizer needs a path", hint)
+        yield Clash(keys, f"the {data.tokenizer_type} tokenizer needs a path", hint)
         return
     path = Path(os.path.expanduser(data.tokenizer_path))
-    file = path / "tokenizer.json" if os.path.isdir(path) else path
+    file = path / name if os.path.isdir(path) else path
     if not os.path.isfile(file):
         yield Clash(keys, f"there is no file {file}", _remote(data.tokenizer_path) or hint)
     elif not os.access(file, os.R_OK):
@@ -84,11 +88,45 @@ def _trained(config: Config) -> Iterator[Clash]:
 
 
 def _data(config: Config) -> Iterator[Clash]:
-    if config.data.dataset_type != "grain":
+    data = config.data
+    if data.use_sft and data.chat_template:
+        file = os.path.expanduser(data.chat_template)
+        if not os.path.isfile(file) or not os.access(file, os.R_OK):
+            message = "must be a file that can be read"
+            yield Clash(("chat_template",), message, "give a Jinja file, not its content")
+    if data.dataset_type == "hf":
+        yield from _data_folder(data.hf_path)
+    if data.dataset_type != "grain":
         return
-    yield from _patterns("grain_train_files", config.data.grain_train_files, config.data)
+    mixture = data.grain_train_mixture_config_path
+    key = "grain_train_mixture_config_path" if mixture else "grain_train_files"
+    try:
+        parts = train_parts(data)
+    except ValueError as error:
+        yield Clash((key,), str(error))
+        return
+    for part in parts:
+        yield from _patterns(key, part.patterns, data)
     if config.training.eval_interval >= 0:
-        yield from _patterns("grain_eval_files", config.data.grain_eval_files, config.data)
+        yield from _eval_files(data)
+
+
+def _eval_files(data: DataConfig) -> Iterator[Clash]:
+    key = "grain_eval_files"
+    if ";" in data.grain_eval_files:
+        hint = "all of the files are read once: separate them by commas"
+        yield Clash((key,), "evaluation knows no weights", hint)
+        return
+    yield from _patterns(key, data.grain_eval_files, data)
+
+
+def _data_folder(path: str) -> Iterator[Clash]:
+    """A path that is clearly no name of the hub must be there."""
+    expanded = os.path.expanduser(path)
+    local = path.startswith((".", "/", "~")) or path.count("/") > 1 or "://" in path
+    if local and not os.path.exists(expanded):
+        hint = "give a local folder, the name of a data set of the hub, or a format such as json"
+        yield Clash(("hf_path",), f"there is no folder {expanded}", _remote(path) or hint)
 
 
 def _patterns(key: str, patterns: str, data: DataConfig) -> Iterator[Clash]:

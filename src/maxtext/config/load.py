@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from maxtext.config import derive, filesystem
-from maxtext.config.derive import Clash
-from maxtext.config.errors import ConfigError, Origin, Problem, did_you_mean, nearest
+from maxtext.config.errors import Clash, ConfigError, Origin, Problem, did_you_mean, nearest
 from maxtext.config.flat import build, model_source, step_folder
 from maxtext.config.keys import BASE_CONFIG, RULES, keys
 from maxtext.config.schema import Config

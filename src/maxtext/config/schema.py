@@ -202,15 +202,34 @@ class MeshConfig(Section):
 class DataConfig(Section):
     """Where tokens come from and how they become batches."""
 
-    dataset_type: Literal["synthetic", "grain"] = key(
-        "`synthetic`: random tokens, endless; `grain`: files."
+    dataset_type: Literal["synthetic", "grain", "hf"] = key(
+        "`synthetic`: random tokens, endless; `grain`: files; `hf`: a data set of Hugging Face's "
+        "package datasets, in a local folder or on the hub (extra `hf`)."
     )
-    grain_train_files: str = key("Files to train on: paths and globs, separated by commas.")
+    grain_train_files: str = key(
+        "Files to train on: paths and globs, separated by commas. With weights, by documents: "
+        "`a*.jsonl,0.3;b*.jsonl,0.7`."
+    )
+    grain_train_mixture_config_path: str = key(
+        "YAML file that says the same: for each name a `path` and a `weight`."
+    )
     grain_eval_files: str = key("Files to evaluate on: paths and globs, separated by commas.")
     grain_file_type: Literal["auto", "jsonl", "txt", "parquet", "arrayrecord"] = key(
         "Format of the files; `auto` goes by the suffix."
     )
-    train_data_columns: tuple[str, ...] = key("Columns whose texts are joined to one document.")
+    hf_path: str = key(
+        "Data set of the hub, folder of a data set, or format (`json`, `parquet`) of `hf_*_files`."
+    )
+    hf_name: str = key("Configuration of the data set, where it has several.")
+    hf_data_dir: str = key("Folder inside of the data set.")
+    hf_train_files: str = key("Files to train on, in place of the split's; commas between.")
+    hf_eval_files: str = key("Files to evaluate on, likewise.")
+    train_split: str = key("Split of the data set to train on.")
+    hf_eval_split: str = key("Split of the data set to evaluate on.")
+    train_data_columns: tuple[str, ...] = key(
+        "Columns whose texts are joined to one document; with `use_sft`, [messages] or "
+        "[prompt, completion]."
+    )
     eval_data_columns: tuple[str, ...] = key("The same, for evaluation.")
     grain_worker_count: NonNegativeInt = key("Processes that read and tokenize; 0: in a thread.")
     grain_per_worker_buffer_size: Positive = key(
@@ -218,16 +237,27 @@ class DataConfig(Section):
     )
     grain_worker_count_eval: NonNegativeInt = key("The same, for evaluation.")
     grain_prefetch_buffer_size: Positive = key("Batches kept ready on the devices.")
-    tokenizer_type: Literal["byte", "huggingface"] = key(
+    tokenizer_type: Literal["byte", "huggingface", "sentencepiece"] = key(
         "`byte`: UTF-8 bytes, vocabulary 256, BOS 254, EOS 255, pad 253 (bytes that UTF-8 never "
-        "uses); `huggingface`: a folder with tokenizer.json."
+        "uses); `huggingface`: a tokenizer.json; `sentencepiece`: a tokenizer.model."
     )
-    tokenizer_path: str = key("Folder of the `huggingface` tokenizer, or its tokenizer.json.")
+    tokenizer_path: str = key("Folder of the tokenizer, or that file of it.")
+    use_sft: bool = key(
+        "Train on chats: loss on what the assistant says, or on completions, alone."
+    )
+    sft_train_on_completion_only: bool = key("False: loss on all that chats say.")
+    chat_template: str = key(
+        "Jinja file that renders messages; empty: the tokenizer's chat template."
+    )
     add_bos: bool = key("Put BOS before each document.")
     add_eos: bool = key("Put EOS after each document.")
     packing: bool = key(
         "Fill rows with several documents; a long document goes on in the next row. False: each "
         "row holds (a piece of) one document."
+    )
+    grain_packing_type: Literal["concat_then_split", "first_fit"] = key(
+        "`concat_then_split` leaves no padding; `first_fit` keeps a document that fits in a row "
+        "whole. Neither loses a token."
     )
     max_segments_per_seq: Count = key("Documents in one row at most; -1: no limit.")
     max_target_length: Positive = key("Tokens of a row.")
@@ -240,7 +270,9 @@ class DataConfig(Section):
     )
     enable_data_shuffling: bool = key("Read documents in random order, another one each epoch.")
     data_shuffle_seed: Seed = key("Seed of that order.")
-    num_epoch: Count = key("Times to read the files; -1: without end.")
+    num_epoch: Count = key(
+        "Times to read the data; -1: without end. With weights, of the source that ends first."
+    )
 
 
 class OptimizerConfig(Section):

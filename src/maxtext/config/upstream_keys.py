@@ -4,20 +4,17 @@ INSTEAD = {
     # upstream MaxText
     "context": "use attention_out",
     "custom_mesh": "use custom_mesh_and_rule",
-    "dataset_name": "use grain_train_files with dataset_type=grain",
+    "dataset_name": "use hf_path with dataset_type=hf, or grain_train_files",
     "dataset_path": "use grain_train_files with dataset_type=grain",
     "decoder_layer_input": "leave it out: the input of each layer is always kept",
     "default_prompt": "use prompt",
-    "eval_dataset_name": "use grain_eval_files",
-    "eval_split": "use grain_eval_files",
+    "eval_dataset_name": "use grain_eval_files, or hf_path with hf_eval_split",
+    "eval_split": "use hf_eval_split, or grain_eval_files",
     "grain_num_threads": "use grain_worker_count",
     "grain_prefetch_buffer_size_eval": "use grain_prefetch_buffer_size",
     "grain_per_worker_buffer_size_eval": "use grain_per_worker_buffer_size",
     "enable_wandb": "use enable_tensorboard or metrics_file",
     "hardware": "set the environment variable JAX_PLATFORMS=cpu, cuda or tpu",
-    "hf_eval_files": "use grain_eval_files",
-    "hf_path": "use grain_train_files with dataset_type=grain, on files you have downloaded",
-    "hf_train_files": "use grain_train_files with dataset_type=grain",
     "ici_fsdp_transpose_parallelism": "use ici_fsdp_parallelism and a rule that splits the axis",
     "ici_sequence_parallelism": "use ici_context_parallelism",
     "dcn_fsdp_transpose_parallelism": "use dcn_fsdp_parallelism and a rule that splits the axis",
@@ -32,7 +29,6 @@ INSTEAD = {
     "source_checkpoint_layout": "leave it out: checkpoints are Orbax",
     "tokenize_train_data": "leave it out: text is always tokenized",
     "tokenize_eval_data": "leave it out: text is always tokenized",
-    "train_split": "use grain_train_files",
     "wandb_project_name": "use enable_tensorboard or metrics_file",
     "wandb_run_name": "use run_name",
     # elsewhere
@@ -65,7 +61,7 @@ UPSTREAM = frozenset(
     attention_sink attention_type attn_logits_soft_cap autoregressive_decode_assert
     base_moe_mlp_dim batch_split_factor beta_fast beta_slow block_diffusion_canvas_policy
     block_diffusion_logit_alignment block_diffusion_mask_id block_diffusion_min_noise
-    capacity_factor cast_logits_to_fp32 causal_block_size chat_template check_vma
+    capacity_factor cast_logits_to_fp32 causal_block_size check_vma
     checkpoint_conversion_fn checkpoint_storage_concurrent_gb
     checkpoint_storage_target_data_file_size_bytes checkpoint_storage_use_ocdbt
     checkpoint_storage_use_zarr3 chunk_attn_window_size communication_overlapping_alpha
@@ -87,10 +83,9 @@ UPSTREAM = frozenset(
     fused_mlp fused_qkv generate_padding_batch_eval generate_padding_batch_train global_head_dim
     global_num_kv_heads global_parameter_scale global_rampup_samples global_rope_max_timescale
     global_rope_proportion grad_dtype grain_data_source_max_workers grain_index_storage_option
-    grain_num_threads grain_num_threads_eval grain_packing_type
-    grain_per_worker_buffer_size_eval grain_prefetch_buffer_size_eval grain_ram_budget_mb
-    grain_shuffle_buffer_size grain_train_mixture_config_path hardware hbm_utilization_vllm
-    hf_data_dir hf_eval_files hf_eval_split hf_name hf_path hf_train_files
+    grain_num_threads grain_num_threads_eval grain_per_worker_buffer_size_eval
+    grain_prefetch_buffer_size_eval grain_ram_budget_mb grain_shuffle_buffer_size
+    hardware hbm_utilization_vllm
     hidden_size_per_layer_input hide_profiler_step_metric ici_autoregressive_parallelism
     ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism
     ici_fsdp_transpose_parallelism ici_sequence_parallelism inhomogeneous_layer_cycle_interval
@@ -127,7 +122,7 @@ UPSTREAM = frozenset(
     source_checkpoint_layout sparse_matmul stack_prefill_result_cache
     step_deviation_interval_seconds target_eval_loss temperature_tuning tokenize_eval_data
     tokenize_train_data topk_routing_group tpu_num_chips_to_profile_per_task
-    tpu_num_sparse_core_tiles_to_trace tpu_num_sparse_cores_to_trace train_split
+    tpu_num_sparse_core_tiles_to_trace tpu_num_sparse_cores_to_trace
     trainable_parameters_mask trainable_position_size training_objective
     ulysses_context_sharding use_2d_fsdp_sharding use_batch_split_schedule use_chat_template
     use_chunked_prefill use_custom_sort_vjp use_double_wide_mlp use_gather_mosaic_kernel

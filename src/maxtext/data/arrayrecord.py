@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from maxtext.data.records import Columns, decode_utf8, join_columns, parse_json
+from maxtext.data.records import Document, Form, decode_utf8, parse_json
 
 type RecordType = Literal["text", "json", "example"]
 
@@ -12,11 +12,11 @@ type RecordType = Literal["text", "json", "example"]
 class ArrayRecordFile:
     """Records of an ArrayRecord file; the first one tells what all of them are."""
 
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, form: Form) -> None:
         import grain
 
         self.path = path
-        self._columns = columns
+        self._form = form
         try:
             # Its stubs leave out that it has a length and can be closed.
             self._records: Any = grain.sources.ArrayRecordDataSource(str(path))
@@ -30,8 +30,8 @@ class ArrayRecordFile:
     def __len__(self) -> int:
         return self._length
 
-    def read(self, index: int) -> str:
-        """The text of one record; raises as `RecordFile`."""
+    def read(self, index: int) -> Document:
+        """The document of one record; raises as `RecordFile`."""
 
         def where(offset: int = 0) -> str:
             del offset
@@ -41,11 +41,11 @@ class ArrayRecordFile:
         if self._type == "example":
             features = parse_example(raw, where())
             record = {name: decode_utf8(value, where) for name, value in features.items()}
-            return join_columns(record, self._columns, where)
+            return self._form.document(record, where)
         text = decode_utf8(raw, where)
         if self._type == "json":
-            return join_columns(parse_json(text, where), self._columns, where)
-        return text
+            return self._form.document(parse_json(text, where), where)
+        return self._form.text_document(text, where)
 
     def close(self) -> None:
         """Closes the reader."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Protocol, Self, cast
 
 import numpy as np
@@ -71,8 +72,9 @@ class BatchIterator(Protocol):
     """Batches of one shape, from a position that can be saved.
 
     Raises `StopIteration` where the data ends. Processes need not end at the same batch: the
-    number of rows that a process packs its documents into is known only once they are tokenized,
-    so the loop agrees on the end and feeds `empty_batch` where data ended early.
+    number of rows that a process packs its documents into is known only once they are tokenized.
+    So processes agree on the end: training ends where the data of the first one do, evaluation
+    feeds `empty_batch` where data ended early.
     """
 
     def __iter__(self) -> Self: ...
@@ -99,6 +101,35 @@ class BatchIterator(Protocol):
     def close(self) -> None:
         """Ends worker processes; `reset` and `set_state` start them again."""
         ...
+
+
+def own_state(states: Sequence[State], shard: Shard) -> State:
+    """What one process goes on from, of the states that all processes of a run saved.
+
+    Other processes than before take up what those before left: each document goes on at the pair
+    where it was left, none is lost and none comes twice, in an order that is new.
+    """
+    by_process = {state.get("process", 0): state for state in states}
+    first = by_process[0]
+    processes = first.get("processes", shard.process_count)
+    if processes == shard.process_count:
+        # Some states depend on no process.
+        return by_process.get(shard.process_index, first)
+    deal = [[by_process[one]["document"], by_process[one]["offset"]] for one in range(processes)]
+    tokens = {
+        name: sum(state["tokens"][name] for state in by_process.values())
+        for name in first["tokens"]
+        if shard.process_index == 0
+    }
+    return {
+        **first,
+        "processes": shard.process_count,
+        "process": shard.process_index,
+        "dealt": [*first["dealt"], deal],
+        "document": 0,
+        "offset": 0,
+        "tokens": {name: tokens.get(name, 0) for name in first["tokens"]},
+    }
 
 
 def check_state(state: State, expected: State) -> None:

@@ -1,60 +1,74 @@
 """The token documents of one process, in order, from any position on: the part that Grain runs.
 
-Grain shuffles, deals documents to processes and runs workers. Workers take groups of documents in
-turn and Grain puts the groups back in order, so the stream is the same for any number of workers,
-and a position in it is one number.
+Workers take groups of documents in turn and Grain puts the groups back in order, so the stream is
+the same for any number of workers, and a position in it is one number.
 """
 
 import contextlib
 import dataclasses
-import hashlib
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from fractions import Fraction
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, cast
 
 import grain
 import numpy as np
 from absl import flags
 
 from maxtext.data.batch import Shard
-from maxtext.data.sources import Source
+from maxtext.data.chat import Chat, encode_chat
+from maxtext.data.order import Deal, Order
+from maxtext.data.packing import TokenDocument
+from maxtext.data.records import Source
 from maxtext.data.tokenizer import Tokenizer
 
 GROUP_BYTES = 1 << 18
 GROUP_DOCUMENTS = 256
-# Epochs without end: with as many documents still a number that Grain can take the length of.
-ENDLESS = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenize:
-    """Documents of a source, by their indices, to one array of tokens and the length of each.
+    """Documents, by their source and number in it, to one array of tokens and the length of each.
 
     Attributes:
         bos_id: Put before each document; None puts nothing.
-        eos_id: Put after each document; None puts nothing.
+        eos_id: Put after each document; None puts nothing. Neither is put where a chat template
+            has put its own.
     """
 
-    source: Source
+    sources: Sequence[Source]
     tokenizer: Tokenizer
     bos_id: int | None
     eos_id: int | None
 
-    def __call__(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
-        """Reads and tokenizes one group."""
-        encoded = self.tokenizer.encode_many([self.source[index] for index in indices])
+    def __call__(self, places: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
+        """Reads and tokenizes one group; of a token that does not count, ~id."""
+        found = [self.sources[source][number] for source, number in places]
         before = np.array([] if self.bos_id is None else [self.bos_id], np.int32)
         after = np.array([] if self.eos_id is None else [self.eos_id], np.int32)
-        parts = [part for ids in encoded for part in (before, ids, after)]
-        lengths = [before.size + ids.size + after.size for ids in encoded]
+        parts: list[np.ndarray] = []
+        lengths: list[int] = []
+        for document, ids in zip(found, self._encoded(found), strict=True):
+            templated = isinstance(document, Chat) and document.templated
+            one = [ids] if templated else [before, ids, after]
+            parts += one
+            lengths.append(sum(part.size for part in one))
         return {
             "tokens": np.concatenate(parts, dtype=np.int32),
             "lengths": np.array(lengths, np.int64),
         }
+
+    def _encoded(self, found: Sequence[str | Chat]) -> list[np.ndarray]:
+        if all(isinstance(one, str) for one in found):
+            return self.tokenizer.encode_many(cast(Sequence[str], found))
+        return [
+            encode_chat(one, self.tokenizer) if isinstance(one, Chat) else self._encoded([one])[0]
+            for one in found
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,54 +76,53 @@ class Reading:
     """What is read, in which order, and by how many workers.
 
     Attributes:
+        names: Of the sources.
+        weights: How often each source is read.
         shuffle_seed: None reads in the order of the files.
-        num_epochs: None reads without end.
+        num_epochs: Of each source; None reads without end.
         num_workers: 0 reads in the thread that asks.
         worker_buffer: Groups of documents that each worker keeps ready.
     """
 
     tokenize: Tokenize
+    names: tuple[str, ...]
+    weights: tuple[Fraction, ...]
     shard: Shard
     shuffle_seed: int | None
     num_epochs: int | None
     num_workers: int
     worker_buffer: int
 
-    def indices(self, start: int) -> grain.MapDataset:
-        """Documents of this process: all epochs in one line, dealt out to the processes in turn.
-
-        Each document is dealt once an epoch. At the end of the last epoch a process that comes
-        late in turn may have one document less.
-
-        Args:
-            start: Documents of this process to leave out.
-        """
-        # Numbers, not texts: Grain's bookkeeping of each read costs more than a short document.
-        indices = grain.MapDataset.range(len(self.tokenize.source))
-        if self.shuffle_seed is not None:
-            # Grain adds the epoch to the seed: hashed, no two seeds share an epoch's order.
-            digest = hashlib.blake2b(str(self.shuffle_seed).encode(), digest_size=4).digest()
-            indices = indices.shuffle(seed=int.from_bytes(digest, "big"))
-        processes = self.shard.process_count
-        first = self.shard.process_index + start * processes
-        return indices.repeat(self.num_epochs or ENDLESS)[first::processes]
+    def order(self, dealt: Sequence[Deal] = ()) -> Order:
+        """The documents of this process; `dealt` as `Order`."""
+        return Order(
+            [len(source) for source in self.tokenize.sources],
+            self.weights,
+            shuffle_seed=self.shuffle_seed,
+            num_epochs=self.num_epochs,
+            shard=self.shard,
+            dealt=dealt,
+        )
 
 
-def token_documents(reading: Reading, *, start: int) -> Generator[np.ndarray]:
+def token_documents(
+    reading: Reading, *, start: int, dealt: Sequence[Deal] = ()
+) -> Generator[TokenDocument]:
     """Token documents of a process from document `start` on; closing it ends the workers.
 
     Raises:
         ValueError: A record cannot be read, or no document makes a pair.
     """
-    indices = reading.indices(start)
-    if not len(indices):
+    order = reading.order(dealt)
+    if start >= len(order):
         return
     # Groups of about GROUP_BYTES, of one epoch at most. The stream does not depend on them.
-    source = reading.tokenize.source
-    count = len(source)
-    group = max(1, min(GROUP_DOCUMENTS, count, GROUP_BYTES * count // source.num_bytes))
+    count = sum(len(source) for source in reading.tokenize.sources)
+    num_bytes = sum(source.num_bytes for source in reading.tokenize.sources)
+    group = max(1, min(GROUP_DOCUMENTS, count, GROUP_BYTES * count // num_bytes))
     groups = (
-        indices.batch(group, batch_fn=list)
+        grain.MapDataset.source(order)[start:]
+        .batch(group, batch_fn=list)
         .map(reading.tokenize)
         .to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
         .mp_prefetch(
@@ -124,7 +137,9 @@ def token_documents(reading: Reading, *, start: int) -> Generator[np.ndarray]:
         flags.FLAGS.mark_as_parsed()
     iterator = iter(groups)
     try:
-        yield from _split(iterator, limit=count)
+        documents = _split(iterator, limit=count)
+        for index, tokens in enumerate(documents, start):
+            yield TokenDocument(tokens, order.source(index), order.taken(index) if dealt else 0)
     finally:
         if reading.num_workers:
             # Grain closes only the workers it has taken an element from; asking for the state
@@ -140,10 +155,11 @@ def _split(groups: Iterator[dict[str, Any]], *, limit: int) -> Generator[np.ndar
     while one is not None:
         tokens = np.array(one["tokens"])
         for document in np.split(tokens, np.cumsum(one["lengths"])[:-1]):
-            barren = 0 if document.size > 1 else barren + 1
+            barren = 0 if (document[1:] >= 0).any() else barren + 1
             if barren > limit:
                 raise ValueError(
-                    f"none of the {limit} documents has two tokens, so there is nothing to predict"
+                    f"none of the {limit} documents has a token to predict: one that counts, after "
+                    "another one"
                 )
             yield document
         one = next(groups, None)

@@ -1,19 +1,19 @@
-"""The two kinds of data, files and random numbers, behind one iterator."""
+"""The kinds of data, documents and random numbers, behind one iterator."""
 
 import dataclasses
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from maxtext.config.schema import DataConfig
 from maxtext.data.batch import Batch, BatchIterator, Shard, State, check_state, host_batch
-from maxtext.data.packing import Cursor, concat_rows
+from maxtext.data.packing import Cursor, Kind, Rows, TokenDocument, fill
 
 if TYPE_CHECKING:
     from maxtext.data.documents import Reading
-
-type Purpose = Literal["train", "eval"]
+    from maxtext.data.opening import Purpose
+    from maxtext.data.order import Deal
 
 
 def make_train_iterator(
@@ -38,7 +38,7 @@ def make_eval_iterator(
 
 
 def _make(
-    config: DataConfig, purpose: Purpose, *, rows: int, shard: Shard, vocab_size: int
+    config: DataConfig, purpose: "Purpose", *, rows: int, shard: Shard, vocab_size: int
 ) -> BatchIterator:
     assert rows > 0, rows
     if config.dataset_type == "synthetic":
@@ -49,31 +49,26 @@ def _make(
 
 
 def _packed(
-    config: DataConfig, purpose: Purpose, *, rows: int, shard: Shard, vocab_size: int
+    config: DataConfig, purpose: "Purpose", *, rows: int, shard: Shard, vocab_size: int
 ) -> BatchIterator:
     # Grain takes a second to import, which synthetic data need not pay.
     from maxtext.data.documents import Reading, Tokenize
-    from maxtext.data.records import Columns
-    from maxtext.data.sources import find_files, open_source
+    from maxtext.data.opening import open_sources
     from maxtext.data.tokenizer import load_tokenizer
 
     train = purpose == "train"
-    names = config.train_data_columns if train else config.eval_data_columns
-    columns = Columns(names, f"{purpose}_data_columns")
-    files_key = f"grain_{purpose}_files"
-    paths = find_files(
-        config.grain_train_files if train else config.grain_eval_files, key=files_key
-    )
     tokenizer = load_tokenizer(config, vocab_size=vocab_size)
-    source = open_source(paths, file_type=config.grain_file_type, columns=columns)
+    opened = open_sources(config, purpose)
     shuffled = train and config.enable_data_shuffling
     reading = Reading(
         tokenize=Tokenize(
-            source,
+            opened.sources,
             tokenizer,
             bos_id=tokenizer.bos_id if config.add_bos else None,
             eos_id=tokenizer.eos_id if config.add_eos else None,
         ),
+        names=opened.names,
+        weights=opened.weights,
         shard=shard,
         shuffle_seed=config.data_shuffle_seed if shuffled else None,
         num_epochs=1 if not train else None if config.num_epoch == -1 else config.num_epoch,
@@ -81,64 +76,62 @@ def _packed(
         worker_buffer=config.grain_per_worker_buffer_size,
     )
     packing = Packing(
+        kind=config.grain_packing_type,
         rows=rows,
         length=config.max_target_length,
         max_segments=config.max_segments_per_seq if config.packing else 1,
     )
     settings = {
-        files_key: f"{source} (digest {source.digest})",
-        columns.key: list(names),
+        **opened.settings,
         "tokenizer": tokenizer.name,
         "add_bos": config.add_bos,
         "add_eos": config.add_eos,
         "packing": config.packing,
+        "grain_packing_type": packing.kind,
         "max_segments_per_seq": packing.max_segments,
         "max_target_length": packing.length,
         "enable_data_shuffling": shuffled,
         "data_shuffle_seed": reading.shuffle_seed,
-        "processes": shard.process_count,
-        "process": shard.process_index,
     }
     return PackedIterator(reading, packing, settings=settings)
 
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """The shape of a batch, and how many documents a row may hold (-1: any number)."""
+    """How documents fill a batch, its shape, and how many a row may hold (-1: any number)."""
 
+    kind: Kind
     rows: int
     length: int
     max_segments: int
 
 
 class PackedIterator:
-    """Documents of files, packed.
+    """Documents, packed.
 
     A state is the document and the pair of it that comes next: half-filled rows never need to be
     saved, since every batch starts with fresh rows. Neither the number of rows nor of workers nor
-    of epochs is part of it, so these may change when a run goes on.
+    of epochs is part of it, so these may change when a run goes on. Where there are several
+    sources it holds the pairs of each that this process has fed, too.
     """
 
     def __init__(self, reading: "Reading", packing: Packing, *, settings: dict[str, Any]) -> None:
         self._reading = reading
         self._packing = packing
         self._settings = settings
-        self._documents: Generator[np.ndarray] | None = None
-        self._position = (0, 0)
+        self._documents: Generator[TokenDocument] | None = None
         self._cursor: Cursor | None = None
+        self._dealt: Sequence[Deal] = ()
+        self.reset()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Batch:
         cursor, packing = self._cursor or self._open(), self._packing
+        rows = Rows(packing.rows, packing.length, max_segments=packing.max_segments)
         try:
-            batch = concat_rows(
-                cursor,
-                rows=packing.rows,
-                length=packing.length,
-                max_segments=packing.max_segments,
-            )
+            batch = fill(cursor, rows, kind=packing.kind)
         except BaseException:
             # Another attempt starts at the same place, and does not take the failure for the end.
             self.close()
@@ -146,31 +139,50 @@ class PackedIterator:
         self._position = (cursor.document, cursor.offset)
         if batch is None:
             raise StopIteration
+        for source, pairs in cursor.pairs.items():
+            if len(self._tokens) > 1:
+                self._tokens[self._reading.names[source]] += pairs
+        cursor.pairs.clear()
         return batch
 
     def _open(self) -> Cursor:
         from maxtext.data.documents import token_documents
 
         document, offset = self._position
-        self._documents = token_documents(self._reading, start=document)
+        self._documents = token_documents(self._reading, start=document, dealt=self._dealt)
         self._cursor = Cursor(self._documents, document=document, offset=offset)
         return self._cursor
 
     def get_state(self) -> State:
         """As `BatchIterator`."""
         document, offset = self._position
-        return {**self._header(), "document": document, "offset": offset}
+        return {
+            **self._header(),
+            "processes": self._reading.shard.process_count,
+            "process": self._reading.shard.process_index,
+            "dealt": list(self._dealt),
+            "document": document,
+            "offset": offset,
+            "tokens": dict(self._tokens),
+        }
 
     def set_state(self, state: State) -> None:
-        """As `BatchIterator`."""
+        """As `BatchIterator`; the state is this process's, or `own_state` of all."""
         check_state(state, self._header())
+        shard = self._reading.shard
+        assert (state["processes"], state["process"]) == (shard.process_count, shard.process_index)
         self.close()
+        self._dealt = state["dealt"]
         self._position = (state["document"], state["offset"])
+        self._tokens = dict(state["tokens"])
 
     def reset(self) -> None:
         """As `BatchIterator`."""
         self.close()
+        self._dealt = ()
         self._position = (0, 0)
+        names = self._reading.names
+        self._tokens = dict.fromkeys(names if len(names) > 1 else (), 0)
 
     def close(self) -> None:
         """As `BatchIterator`."""
@@ -179,14 +191,14 @@ class PackedIterator:
         self._documents = self._cursor = None
 
     def _header(self) -> State:
-        return {"format": "maxtext packed documents, 1", "settings": self._settings}
+        return {"format": "maxtext packed documents, 2", "settings": self._settings}
 
 
 class SyntheticIterator:
     """Random tokens without end: row r of the global batch of step s depends on seed, r, s only."""
 
     def __init__(
-        self, config: DataConfig, *, rows: int, shard: Shard, vocab_size: int, stream: Purpose
+        self, config: DataConfig, *, rows: int, shard: Shard, vocab_size: int, stream: "Purpose"
     ) -> None:
         self._shape = (rows, config.max_target_length)
         self._first_row = rows * shard.process_index

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from maxtext.data.records import Columns, decode_utf8, join_columns, parse_json
+from maxtext.data.records import Document, Form, decode_utf8, parse_json
 
 BLOCK_BYTES = 1 << 24
 SECONDS_BEFORE_PROGRESS = 3.0
@@ -21,9 +21,9 @@ class JsonlFile:
     The file is read once, to find its lines; afterwards it is mapped, never held in memory.
     """
 
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, form: Form) -> None:
         self.path = path
-        self._columns = columns
+        self._form = form
         self._starts = _line_starts(path)
         self._map: mmap.mmap | None = None
         if not self._starts.size:
@@ -32,8 +32,8 @@ class JsonlFile:
     def __len__(self) -> int:
         return self._starts.size
 
-    def read(self, index: int) -> str:
-        """The text of one line; raises as `RecordFile`."""
+    def read(self, index: int) -> Document:
+        """The document of one line; raises as `RecordFile`."""
         content = self._mapped()
         start = int(self._starts[index])
         end = content.find(b"\n", start)
@@ -49,7 +49,7 @@ class JsonlFile:
         except ValueError as error:
             hint = "; the file ends without a newline and may be cut off" if cut_off else ""
             raise ValueError(f"{error}{hint}") from error
-        return join_columns(record, self._columns, where)
+        return self._form.document(record, where)
 
     def close(self) -> None:
         """Unmaps the file."""

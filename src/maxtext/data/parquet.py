@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from maxtext.data.records import Columns, join_columns
+from maxtext.data.records import Document, Form, require_columns
 
 CACHE_BYTES = 1 << 30
 
@@ -44,17 +44,17 @@ class RowGroupCache:
 class ParquetFile:
     """Rows of a parquet file."""
 
-    def __init__(self, path: Path, columns: Columns, cache: RowGroupCache) -> None:
+    def __init__(self, path: Path, form: Form, cache: RowGroupCache) -> None:
         self.path = path
-        self._columns = columns
+        self._form = form
         self._cache = cache
-        self._ends = _row_group_ends(path, columns)
+        self._ends = _row_group_ends(path, form)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def read(self, index: int) -> str:
-        """The text of one row; raises as `RecordFile`."""
+    def read(self, index: int) -> Document:
+        """The document of one row; raises as `RecordFile`."""
         import pyarrow as pa
 
         group = int(np.searchsorted(self._ends, index, side="right"))
@@ -64,17 +64,17 @@ class ParquetFile:
             return f"{self.path}:row {index + 1}"
 
         try:
-            table = self._cache.table(self.path, group, self._columns.names)
-            record = {name: table[name][row].as_py() for name in self._columns.names}
+            table = self._cache.table(self.path, group, self._form.names)
+            record = {name: table[name][row].as_py() for name in self._form.names}
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{where()}: damaged: {error}") from error
-        return join_columns(record, self._columns, where)
+        return self._form.document(record, where)
 
     def close(self) -> None:
         """Does nothing: no file stays open."""
 
 
-def _row_group_ends(path: Path, columns: Columns) -> np.ndarray:
+def _row_group_ends(path: Path, form: Form) -> np.ndarray:
     try:
         import pyarrow as pa
         import pyarrow.parquet
@@ -85,7 +85,7 @@ def _row_group_ends(path: Path, columns: Columns) -> np.ndarray:
             metadata, names = file.metadata, file.schema_arrow.names
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path}:row 1: no parquet file, or cut off: {error}") from error
-    join_columns(dict.fromkeys(names, ""), columns, lambda: f"{path}:row 1")
+    require_columns(names, form, lambda: f"{path}:row 1")
     if not metadata.num_rows:
         raise ValueError(f"{path}:row 1: the file has no rows")
     groups = range(metadata.num_row_groups)

@@ -1,10 +1,60 @@
-"""What the file formats share: a file of records, and how a record becomes a text."""
+"""What the file formats share: a file of records, and how a record becomes a document."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+type Where = Callable[[], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """A text of which some parts are answers.
+
+    Attributes:
+        text: All of it.
+        answers: Start and end of each part whose tokens count, in order.
+        templated: A chat template made the text: BOS and EOS stand in it where they belong.
+    """
+
+    text: str
+    answers: tuple[tuple[int, int], ...]
+    templated: bool
+
+
+type Document = str | Chat
+
+
+class Form(Protocol):
+    """How a record becomes a document."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it takes."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The key that names them."""
+        ...
+
+    def document(self, record: object, where: Where) -> Document:
+        """The document of a record with columns.
+
+        Raises:
+            ValueError: A column is missing or holds something else.
+        """
+        ...
+
+    def text_document(self, text: str, where: Where) -> Document:
+        """The document of a record that is nothing but text.
+
+        Raises:
+            ValueError: It cannot be one.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,6 +63,43 @@ class Columns:
 
     names: tuple[str, ...]
     key: str
+
+    def document(self, record: object, where: Where) -> str:
+        """The texts of the columns of a record; raises as `Form`."""
+        values = column_values(record, self, where)
+        for name, value in zip(self.names, values, strict=True):
+            if not isinstance(value, str):
+                raise ValueError(f"{where()}: column {name!r} is {type(value).__name__}, not text")
+        return checked_text("\n".join(map(str, values)), where)
+
+    def text_document(self, text: str, where: Where) -> str:
+        """The text itself."""
+        del where
+        return text
+
+
+class Source(Protocol):
+    """Documents that are read in any order."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all of them, about."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """What differs where other documents would be read."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Document:
+        """One document.
+
+        Raises:
+            ValueError: Its record is damaged or lacks a column.
+        """
+        ...
 
 
 class RecordFile(Protocol):
@@ -25,8 +112,8 @@ class RecordFile(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, index: int) -> str:
-        """The text of one record.
+    def read(self, index: int) -> Document:
+        """The document of one record.
 
         Raises:
             ValueError: The record is damaged or lacks a column.
@@ -56,7 +143,7 @@ def decode_utf8(content: bytes, where: Callable[[int], str]) -> str:
         ) from error
 
 
-def parse_json(content: str, where: Callable[[], str]) -> Any:
+def parse_json(content: str, where: Where) -> Any:
     """The value of a JSON text.
 
     Raises:
@@ -74,23 +161,31 @@ def parse_json(content: str, where: Callable[[], str]) -> Any:
         raise ValueError(f"{where()}: invalid JSON: a number of too many digits") from error
 
 
-def join_columns(record: object, columns: Columns, where: Callable[[], str]) -> str:
-    """The texts of the columns of one record, joined by newlines.
+def column_values(record: object, form: Form, where: Where) -> list[object]:
+    """What the columns of a form hold in a record.
 
     Raises:
-        ValueError: The record is no mapping, lacks a column, or a value is no text.
+        ValueError: The record is no mapping or lacks a column.
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"{where()}: a record must be a JSON object, not {type(record).__name__}")
-    for name in columns.names:
-        if name not in record:
-            there = ", ".join(map(str, record)) or "none"
-            raise ValueError(f"{where()}: no column {name!r}; there are {there}; set {columns.key}")
-        if not isinstance(record[name], str):
+    require_columns(map(str, record), form, where)
+    return [record[name] for name in form.names]
+
+
+def require_columns(there: Iterable[str], form: Form, where: Where) -> None:
+    """Refuses records without a column that the form takes."""
+    names = list(there)
+    for name in form.names:
+        if name not in names:
             raise ValueError(
-                f"{where()}: column {name!r} is {type(record[name]).__name__}, not text"
+                f"{where()}: no column {name!r}; there are {', '.join(names) or 'none'}; "
+                f"set {form.key}"
             )
-    text = "\n".join(record[name] for name in columns.names)
+
+
+def checked_text(text: str, where: Where) -> str:
+    """The text, refused where it cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

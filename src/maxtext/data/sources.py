@@ -15,7 +15,7 @@ import numpy as np
 from maxtext.data.arrayrecord import ArrayRecordFile
 from maxtext.data.jsonl import JsonlFile
 from maxtext.data.parquet import ParquetFile, RowGroupCache
-from maxtext.data.records import Columns, RecordFile, decode_utf8
+from maxtext.data.records import Document, Form, RecordFile, decode_utf8
 
 OPEN_FILES = 128
 SUFFIXES: Mapping[str, str] = {
@@ -33,26 +33,28 @@ class TextFile:
     """A file that is one document."""
 
     path: Path
+    form: Form
 
     def __len__(self) -> int:
         return 1
 
-    def read(self, index: int) -> str:
+    def read(self, index: int) -> Document:
         """The whole text.
 
         Raises:
-            ValueError: The file is not UTF-8.
+            ValueError: The file is not UTF-8, or a text cannot be a document.
         """
         assert index == 0, index
         content = self.path.read_bytes().removeprefix(BOM_UTF8)
-        return decode_utf8(content, lambda at: f"{self.path}:{content.count(b'\n', 0, at) + 1}")
+        text = decode_utf8(content, lambda at: f"{self.path}:{content.count(b'\n', 0, at) + 1}")
+        return self.form.text_document(text, lambda: f"{self.path}:1")
 
     def close(self) -> None:
         """Does nothing: no file stays open."""
 
 
-class Source:
-    """Texts of the documents of several files, in the order of the files.
+class FileSource:
+    """The documents of several files, in the order of the files.
 
     Attributes:
         num_bytes: Size of all files.
@@ -69,8 +71,8 @@ class Source:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, index: int) -> str:
-        """The text of one document.
+    def __getitem__(self, index: int) -> Document:
+        """One document.
 
         Raises:
             ValueError: Its record is damaged or lacks a column.
@@ -112,7 +114,7 @@ def find_files(patterns: str, *, key: str) -> tuple[Path, ...]:
     return tuple(Path(name) for name in sorted(found))
 
 
-def open_source(paths: Sequence[Path], *, file_type: str, columns: Columns) -> Source:
+def open_source(paths: Sequence[Path], *, file_type: str, form: Form) -> FileSource:
     """Opens files and reads the first and last record of each.
 
     Args:
@@ -124,12 +126,12 @@ def open_source(paths: Sequence[Path], *, file_type: str, columns: Columns) -> S
     cache = RowGroupCache()
     files: list[RecordFile] = []
     for path in paths:
-        file = _open_file(path, _file_type(path, file_type), columns, cache)
+        file = _open_file(path, _file_type(path, file_type), form, cache)
         for index in sorted({0, len(file) - 1}):
             file.read(index)
         file.close()
         files.append(file)
-    return Source(files)
+    return FileSource(files)
 
 
 def _file_type(path: Path, asked: str) -> str:
@@ -147,16 +149,16 @@ def _file_type(path: Path, asked: str) -> str:
     return SUFFIXES[path.suffix]
 
 
-def _open_file(path: Path, file_type: str, columns: Columns, cache: RowGroupCache) -> RecordFile:
+def _open_file(path: Path, file_type: str, form: Form, cache: RowGroupCache) -> RecordFile:
     match file_type:
         case "jsonl":
-            return JsonlFile(path, columns)
+            return JsonlFile(path, form)
         case "parquet":
-            return ParquetFile(path, columns, cache)
+            return ParquetFile(path, form, cache)
         case "arrayrecord":
-            return ArrayRecordFile(path, columns)
+            return ArrayRecordFile(path, form)
         case _:
-            return TextFile(path)
+            return TextFile(path, form)
 
 
 def _digest(paths: Sequence[Path]) -> str:

@@ -19,6 +19,8 @@ _logger = logging.getLogger(__name__)
 
 # Steps whose median duration the remaining time is reckoned from.
 _RECENT_STEPS = 20
+# What the names of counts of tokens begin with, one for each source of a mixture.
+SOURCE_TOKENS = "data/tokens/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +120,7 @@ class StepLog:
         self._writes = writes
         self._first = start_step
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._source_tokens: dict[str, int | float] = {}
         self._history = None
         self._board = None
         if writes and config.metrics_file:
@@ -137,7 +140,8 @@ class StepLog:
         self.close()
 
     def close(self) -> None:
-        """Flushes and closes the files."""
+        """Reports the tokens of each source, flushes and closes the files."""
+        self._log_sources()
         if self._history is not None:
             with writing(self._history.name):
                 self._history.close()
@@ -151,6 +155,11 @@ class StepLog:
         # The first step of a process includes compilation.
         if record.step > self._first:
             self._recent.append(record.seconds)
+        self._source_tokens = {
+            name.removeprefix(SOURCE_TOKENS): count
+            for name, count in record.extras.items()
+            if name.startswith(SOURCE_TOKENS)
+        }
         fields = _step_fields(record, self._workload)
         last = record.step == self._workload.steps - 1
         if record.step % self._config.log_period == 0 or last:
@@ -170,8 +179,15 @@ class StepLog:
             "eval/seconds": record.seconds,
         }
         _logger.info("%s", _eval_line(record))
+        self._log_sources()
         self._write(record.step, fields)
         self._plot(record.step, {}, fields)
+
+    def _log_sources(self) -> None:
+        total = sum(self._source_tokens.values())
+        if total:
+            parts = (f"{name} {n:,} ({n / total:.2%})" for name, n in self._source_tokens.items())
+            _logger.info("tokens of each source: %s", ", ".join(parts))
 
     def _seconds_left(self, step: int) -> float | None:
         steps_left = self._workload.steps - 1 - step

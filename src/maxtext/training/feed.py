@@ -8,12 +8,15 @@ import jax
 import numpy as np
 
 from maxtext.config.errors import ConfigError, Problem
+from maxtext.data.batch import State
 from maxtext.data.prefetch import DevicePrefetcher, Loaded
 from maxtext.models.backend import config_errors
 from maxtext.parallel.distributed import gather_later
 from maxtext.training.interrupt import Interrupt
 
 _logger = logging.getLogger(__name__)
+
+_HALF = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +38,28 @@ class Feed:
     Args:
         batches: Of this process.
         interrupt: Is told of a signal to any process.
+        data_state: This process's place in the data before the first batch.
         before_wait: Called where the next batch is not there yet.
+
+    Attributes:
+        tokens: Tokens that all processes have fed of each source up to the last batch; empty
+            where there are not several.
     """
 
     def __init__(
-        self, batches: DevicePrefetcher, interrupt: Interrupt, *, before_wait: Callable[[], None]
+        self,
+        batches: DevicePrefetcher,
+        interrupt: Interrupt,
+        *,
+        data_state: State,
+        before_wait: Callable[[], None],
     ) -> None:
         self._batches = batches
         self._interrupt = interrupt
+        self._data_state = data_state
         self._before_wait = before_wait
         self._ahead: _Fetched | None = None
+        self.tokens: dict[str, int] = {}
 
     def next(self, *, done: int) -> Loaded | None:
         """The next batch; None at the end, after `done` steps, of which the log is told.
@@ -53,7 +68,8 @@ class Feed:
             ConfigError: The data of any process turned bad.
         """
         fetched = self._ahead or self._fetch()
-        more, signals, failed = fetched.agreed().T
+        agreed = fetched.agreed()
+        more, signals, failed = agreed[:, :3].T
         if fetched.problem is not None:
             raise fetched.problem
         if failed.any():
@@ -66,6 +82,7 @@ class Feed:
         if not more.all():
             _logger.info("the data ended after %d steps", done)
             return None
+        self.tokens = _sum_of_shards(agreed[:, 3:], self._data_state)
         self._ahead = self._fetch() if jax.process_count() > 1 else None
         return fetched.loaded
 
@@ -78,5 +95,21 @@ class Feed:
                 loaded = next(self._batches, None)
         except ConfigError as error:
             problem = error
+        if loaded is not None:
+            self._data_state = loaded.state
         says = int(loaded is not None), self._interrupt.received, int(problem is not None)
-        return _Fetched(loaded, problem, gather_later(*says))
+        return _Fetched(loaded, problem, gather_later(*says, *_shard_tokens(self._data_state)))
+
+
+def _shard_tokens(state: State) -> list[int]:
+    """The shard of the data, and the tokens of each source, each in two numbers of 31 bits."""
+    halves = [divmod(count, _HALF) for count in state.get("tokens", {}).values()]
+    return [state.get("process", 0), *(number for pair in halves for number in pair)]
+
+
+def _sum_of_shards(rows: np.ndarray, state: State) -> dict[str, int]:
+    """The tokens of each source over all shards; processes of one shard say the same."""
+    shards = {int(row[0]): [int(one) for one in row[1:]] for row in rows}
+    sums = [sum(column) for column in zip(*shards.values(), strict=True)]
+    counts = [high * _HALF + low for high, low in zip(sums[::2], sums[1::2], strict=True)]
+    return dict(zip(state.get("tokens", {}), counts, strict=True))

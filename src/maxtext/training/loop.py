@@ -53,7 +53,7 @@ def _run_steps(run: Run, interrupt: Interrupt) -> None:
         return
     first, evaluated = run.step, -1
     # Nothing is gained by reporting late while devices wait for data.
-    feed = Feed(run.batches, interrupt, before_wait=run.recorder.flush)
+    feed = Feed(run.batches, interrupt, data_state=run.data_state, before_wait=run.recorder.flush)
     try:
         while run.step < training.steps and (loaded := feed.next(done=run.step)) is not None:
             started = time.perf_counter()
@@ -65,6 +65,7 @@ def _run_steps(run: Run, interrupt: Interrupt) -> None:
                     batch_digest=loaded.digest,
                     input_wait_seconds=loaded.wait_seconds,
                     started=started,
+                    source_tokens=feed.tokens,
                 )
             )
             run.step, run.data_state = run.step + 1, loaded.state

@@ -4,12 +4,12 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 import jax
 
 from maxtext.config.schema import TrainingConfig
-from maxtext.metrics.step_log import StepLog, StepRecord
+from maxtext.metrics.step_log import SOURCE_TOKENS, StepLog, StepRecord
 from maxtext.training.step import StepMetrics
 
 
@@ -27,6 +27,7 @@ class Dispatched:
         batch_digest: Of the batch.
         input_wait_seconds: How long the loop stood still for the batch.
         started: `time.perf_counter()` when it was dispatched.
+        source_tokens: Tokens of each source that were fed up to here, where there are several.
     """
 
     step: int
@@ -34,6 +35,7 @@ class Dispatched:
     batch_digest: str
     input_wait_seconds: float
     started: float
+    source_tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Recorder:
@@ -94,6 +96,7 @@ class Recorder:
                 "learning/z_loss": float(metrics.z_loss),
                 "learning/param_norm": float(metrics.param_norm),
                 "perf/input_wait_seconds": done.input_wait_seconds,
+                **{f"{SOURCE_TOKENS}{name}": n for name, n in done.source_tokens.items()},
                 **stalls,
             },
         )

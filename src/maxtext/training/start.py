@@ -13,7 +13,7 @@ from jax.stages import Compiled, Traced
 
 from maxtext.checkpoint.loading import load_full_state, load_parameters
 from maxtext.checkpoint.store import CheckpointStore
-from maxtext.data.batch import Batch, State
+from maxtext.data.batch import Batch, State, own_state
 from maxtext.data.iterators import make_train_iterator
 from maxtext.data.prefetch import DevicePrefetcher
 from maxtext.metrics.devices import memory_use, peak_flops
@@ -76,10 +76,10 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
     with config_errors():
         if config.checkpoint.enable_checkpointing:
             store = stack.enter_context(_open_store(setup))
-        state, data_state = starting_state(setup, store)
+        state, data_states = starting_state(setup, store)
         with together():
-            if data_state is not None:
-                iterator.set_state(data_state)
+            if data_states is not None:
+                iterator.set_state(own_state(data_states, shard))
     # Asked here: below, a thread takes batches from the iterator.
     data_state = iterator.get_state()
     batches = DevicePrefetcher(
@@ -114,8 +114,10 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
     )
 
 
-def starting_state(setup: Setup, store: CheckpointStore | None) -> tuple[TrainState, State | None]:
-    """The state, and the place in the data where one is known.
+def starting_state(
+    setup: Setup, store: CheckpointStore | None
+) -> tuple[TrainState, list[State] | None]:
+    """The state, and the places of all processes in the data where they are known.
 
     The run's own checkpoints come first, then the path that the config gives, then random
     weights.
@@ -132,11 +134,11 @@ def starting_state(setup: Setup, store: CheckpointStore | None) -> tuple[TrainSt
         _logger.info("resumed from step %d of %s", int(found.state.step), setup.directory)
         if found.set_aside:
             _logger.info("set aside newer steps: %s", ", ".join(map(str, found.set_aside)))
-        return found.state, found.data_state
+        return found.state, found.data_states
     if config.load_full_state_path:
         found = load_full_state(config.load_full_state_path, setup.abstract)
         _logger.info("state of step %d of %s", found.step, config.load_full_state_path)
-        return found.state, found.data_state
+        return found.state, found.data_states
     if config.load_parameters_path:
         params = load_parameters(config.load_parameters_path, setup.abstract.params)
         _logger.info("weights of %s", config.load_parameters_path)

@@ -95,6 +95,6 @@ def test_two_processes_save_and_restore_each_its_own_place_in_the_data(tmp_path:
             assert last(out, "resumed") == resumed
             assert last(out, "saved") == resumed + 2
     alone = start(tmp_path / "checkpoints", 64, 1)
-    _, errors = alone.communicate(timeout=60)
-    assert alone.returncode == 1
-    assert "in the data of 2 processes and this run has 1" in errors
+    out, errors = alone.communicate(timeout=60)
+    assert alone.returncode == 0, errors
+    assert last(out, "resumed") == 4

@@ -34,7 +34,7 @@ def test_weights_come_from_a_run_its_checkpoints_or_one_step(
     require_equal(params, state_on("one", step).params)
     full = load_full_state(run / place, target_on("columns"))
     require_equal(full.state, state_on("one", step))
-    assert (full.step, full.data_state, full.config) == (step, {"at": step}, {"a": 1})
+    assert (full.step, full.data_states, full.config) == (step, [{"at": step}], {"a": 1})
 
 
 def test_weights_of_another_type_are_refused(run: Path, target_on: Make) -> None:

@@ -192,8 +192,8 @@ def test_rows_and_epochs_may_change_when_a_run_goes_on(make):
         ({"max_target_length": 8}, "max_target_length: saved 32, now 8"),
         ({"data_shuffle_seed": 1}, "data_shuffle_seed: saved 0, now 1"),
         ({"enable_data_shuffling": False}, "enable_data_shuffling: saved True, now False"),
-        ({"shard": Shard(0, 2)}, "processes: saved 1, now 2"),
-        ({"dataset_type": "synthetic"}, "format 'maxtext packed documents, 1'"),
+        ({"grain_packing_type": "first_fit"}, "grain_packing_type: saved 'concat_then_split'"),
+        ({"dataset_type": "synthetic"}, "format 'maxtext packed documents, 2'"),
         ({"evaluate": True}, "grain_eval_files: saved None"),
     ],
     ids=str,
@@ -222,7 +222,7 @@ def test_a_damaged_record_stops_the_iterator_where_it_lies_each_time(make, tmp_p
 def test_data_without_a_single_pair_is_an_error_and_no_endless_loop(make, write_jsonl):
     files = str(write_jsonl(["", "a"], "short.jsonl"))
     iterator = make(grain_train_files=files, add_bos=False, add_eos=False)
-    with pytest.raises(ValueError, match="none of the 2 documents has two tokens"):
+    with pytest.raises(ValueError, match="none of the 2 documents has a token to predict"):
         next(iterator)
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from maxtext.data.packing import Cursor, concat_rows
+from maxtext.data.batch import UNCOUNTED
+from maxtext.data.packing import Cursor, Rows, TokenDocument, fill
 
 ROWS, LENGTH = 3, 16
 
@@ -14,15 +15,20 @@ def random_documents(seed: int, count: int = 40) -> list[np.ndarray]:
     return np.split(np.arange(1000, 1000 + ends[-1], dtype=np.int32), ends[:-1])
 
 
-def pack_all(documents, *, max_segments=-1, start=(0, 0)):
+KINDS = ["concat_then_split", "first_fit"]
+
+
+def pack_all(documents, *, max_segments=-1, start=(0, 0), kind="concat_then_split", rows=ROWS):
     document, offset = start
-    cursor = Cursor(iter(documents[document:]), document=document, offset=offset)
-    shape = {"rows": ROWS, "length": LENGTH, "max_segments": max_segments}
+    stream = (TokenDocument(one) for one in documents[document:])
+    cursor = Cursor(stream, document=document, offset=offset)
     batches, states = [], []
-    while (batch := concat_rows(cursor, **shape)) is not None:
+    while True:
+        batch = fill(cursor, Rows(rows, LENGTH, max_segments=max_segments), kind=kind)
+        if batch is None:
+            return batches, states
         batches.append(batch)
         states.append((cursor.document, cursor.offset))
-    return batches, states
 
 
 def pairs_of(batches) -> list[tuple[int, int]]:
@@ -45,12 +51,15 @@ def test_every_pair_of_every_document_comes_exactly_once_and_in_order(seed, max_
     ]
     batches, _ = pack_all(documents, max_segments=max_segments)
     assert pairs_of(batches) == want
+    batches, _ = pack_all(documents, max_segments=max_segments, kind="first_fit")
+    assert sorted(pairs_of(batches)) == want
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("max_segments", [-1, 1, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_segments_count_up_and_positions_restart_in_each(seed, max_segments):
-    batches, _ = pack_all(random_documents(seed), max_segments=max_segments)
+def test_segments_count_up_and_positions_restart_in_each(seed, max_segments, kind):
+    batches, _ = pack_all(random_documents(seed), max_segments=max_segments, kind=kind)
     for batch in batches:
         for inputs, positions, segments in zip(
             batch.inputs, batch.positions, batch.segments, strict=True
@@ -98,17 +107,58 @@ def test_a_long_document_goes_on_in_the_next_row_with_positions_from_zero():
     assert rows.segments[1, :4].tolist() == [1, 1, 1, 0]
 
 
+def test_first_fit_keeps_what_fits_whole_and_puts_it_into_the_first_row_with_room():
+    lengths = [10, 14, 6, 2, 9, 7, 16]
+    documents = [np.arange(100 * n, 100 * n + pairs + 1) for n, pairs in enumerate(lengths, 1)]
+    batches, states = pack_all(documents, kind="first_fit")
+    got = [[row[row > 0].tolist() for row in batch.inputs] for batch in batches]
+    whole = [document[:-1].tolist() for document in documents]
+    assert got == [
+        [whole[0] + whole[2], whole[1] + whole[3], whole[4] + whole[5]],
+        [whole[6], [], []],
+    ]
+    assert states == [(6, 0), (7, 0)]
+
+
+def test_first_fit_cuts_only_what_no_row_can_hold():
+    documents = [np.arange(1000, 1000 + 2 * LENGTH + 6), np.arange(5000, 5000 + LENGTH)]
+    (batch,), _ = pack_all(documents, kind="first_fit", rows=4)
+    assert [(row != 0).sum() for row in batch.segments] == [LENGTH, LENGTH, 5, LENGTH - 1]
+
+
+def test_what_is_only_read_is_input_but_no_target():
+    document = np.array([10, ~11, ~12, 13, 14], np.int32)
+    (batch,), _ = pack_all([document])
+    assert batch.inputs[0, :5].tolist() == [10, 11, 12, 13, 0]
+    assert batch.targets[0, :5].tolist() == [UNCOUNTED, UNCOUNTED, 13, 14, 0]
+    assert batch.counts.sum() == 2
+
+
+def test_pairs_are_counted_by_source_and_those_had_before_are_left_out():
+    documents = [
+        TokenDocument(np.arange(9), source=1),
+        TokenDocument(np.arange(20, 40), source=0, taken=15),
+        TokenDocument(np.arange(3), source=1),
+    ]
+    cursor = Cursor(iter(documents), document=0, offset=0)
+    batch = fill(cursor, Rows(ROWS, LENGTH, max_segments=-1), kind="concat_then_split")
+    assert cursor.pairs == {1: 8 + 2, 0: 4}
+    assert batch.inputs[0, 8:12].tolist() == [35, 36, 37, 38]
+
+
 def test_documents_of_fewer_than_two_tokens_make_no_pairs():
     assert pack_all([np.array([], np.int32), np.array([5], np.int32)]) == ([], [])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("max_segments", [-1, 1, 2])
-def test_packing_goes_on_from_any_state_to_the_bit(max_segments):
+def test_packing_goes_on_from_any_state_to_the_bit(max_segments, kind):
     documents = random_documents(3)
-    batches, states = pack_all(documents, max_segments=max_segments)
+    keys = {"max_segments": max_segments, "kind": kind}
+    batches, states = pack_all(documents, **keys)
     assert any(offset for _, offset in states), "some batch ends inside a document"
     for number, state in enumerate(states):
-        rest, _ = pack_all(documents, max_segments=max_segments, start=state)
+        rest, _ = pack_all(documents, start=state, **keys)
         assert len(rest) == len(batches) - number - 1
         for got, want in zip(rest, batches[number + 1 :], strict=True):
             np.testing.assert_array_equal(got.inputs, want.inputs)
@@ -116,6 +166,7 @@ def test_packing_goes_on_from_any_state_to_the_bit(max_segments):
 
 
 def test_a_position_outside_of_its_document_is_refused():
-    cursor = Cursor(iter([np.arange(4, dtype=np.int32)]), document=7, offset=3)
+    stream = iter([TokenDocument(np.arange(4, dtype=np.int32))])
+    cursor = Cursor(stream, document=7, offset=3)
     with pytest.raises(ValueError, match="pair 3 of document 7, which has 4 tokens"):
-        cursor.take(5)
+        cursor.left()

@@ -15,8 +15,8 @@ TEXT = Columns(("text",), "train_data_columns")
 TEXTS = ["first", "second\nline", "dritte — 漢", ""]
 
 
-def open_one(path, columns=TEXT, file_type="auto"):
-    return open_source([path], file_type=file_type, columns=columns)
+def open_one(path, form=TEXT, file_type="auto"):
+    return open_source([path], file_type=file_type, form=form)
 
 
 def write_arrayrecord(path, records):
@@ -73,7 +73,7 @@ def test_a_text_file_is_one_document(tmp_path):
     for name, text in (("b.txt", "two\nlines\n"), ("a.txt", "one")):
         (tmp_path / name).write_text(text)
     paths = find_files(f"{tmp_path}/*.txt", key="grain_train_files")
-    source = open_source(paths, file_type="auto", columns=TEXT)
+    source = open_source(paths, file_type="auto", form=TEXT)
     assert [source[0], source[1]] == ["one", "two\nlines\n"]
 
 
@@ -118,7 +118,7 @@ def test_long_indexing_shows_its_progress_on_stderr(write_jsonl, monkeypatch, ca
 def test_few_files_stay_open_at_once(write_jsonl, monkeypatch):
     monkeypatch.setattr(sources, "OPEN_FILES", 2)
     paths = [write_jsonl([str(number)], f"{number}.jsonl") for number in range(5)]
-    source = open_source(paths, file_type="auto", columns=TEXT)
+    source = open_source(paths, file_type="auto", form=TEXT)
     for index in (0, 1, 2, 3, 4, 0, 4, 2):
         assert source[index] == str(index)
         assert sum(file._map is not None for file in source._files) <= 2
@@ -249,6 +249,6 @@ def test_the_digest_tells_files_apart(write_jsonl):
     paths = [write_jsonl([text], f"{text}.jsonl") for text in ("a", "b")]
     digests = {open_one(path).digest for path in paths}
     both = [
-        open_source(order, file_type="auto", columns=TEXT).digest for order in (paths, paths[::-1])
+        open_source(order, file_type="auto", form=TEXT).digest for order in (paths, paths[::-1])
     ]
     assert len({*digests, *both}) == 4

@@ -56,12 +56,12 @@ def test_bos_and_eos_stand_exactly_where_asked(make_config, folder, kind, add_bo
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     texts = [TEXT, "", "to"]
     tokenize = Tokenize(
-        source=texts,
+        sources=(texts,),
         tokenizer=tokenizer,
         bos_id=bos if add_bos else None,
         eos_id=eos if add_eos else None,
     )
-    got = tokenize([0, 1, 2])
+    got = tokenize([(0, 0), (0, 1), (0, 2)])
     want = [[bos] * add_bos + tokenizer.encode(text) + [eos] * add_eos for text in texts]
     assert got["lengths"].tolist() == [len(one) for one in want]
     assert got["tokens"].tolist() == [token for one in want for token in one]
