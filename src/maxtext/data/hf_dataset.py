@@ -62,7 +62,7 @@ def open_dataset(
         ) from error
     train = purpose == "train"
     files = config.hf_train_files if train else config.hf_eval_files
-    split = config.train_split if train else config.hf_eval_split
+    split = config.train_split if train else config.hf_eval_split or "validation"
     name = f"hf_path={config.hf_path}"
     _logger.info("%s is read by way of the cache of datasets, in HF_HOME", name)
     datasets.disable_progress_bars()

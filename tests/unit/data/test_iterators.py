@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maxtext.data.batch import Shard, batch_digest, empty_batch
+from maxtext.data.batch import Shard, batch_digest, empty_batch, own_state
 from maxtext.data.iterators import make_eval_iterator, make_train_iterator
 
 ONE = Shard(0, 1)
@@ -18,8 +18,17 @@ def corpus(write_jsonl):
 
 
 @pytest.fixture
-def make(make_config, corpus):
+def mixed(corpus, write_jsonl):
+    """The capital letters, and a third as many documents of small ones."""
+    small = [text[: 1 + len(text) // 3].lower() for text in TEXTS[:7]]
+    return f"{corpus},3;{write_jsonl(small, 'small.jsonl')},1"
+
+
+@pytest.fixture
+def make(make_config, corpus, mixed):
     def make(*, shard=ONE, rows=3, vocab_size=256, evaluate=False, **keys):
+        if keys.get("grain_train_files") == "MIXED":
+            keys["grain_train_files"] = mixed
         files = {"grain_train_files": corpus, "grain_eval_files": corpus}
         config = make_config(**({"dataset_type": "grain", "max_target_length": 32} | files | keys))
         maker = make_eval_iterator if evaluate else make_train_iterator
@@ -128,8 +137,12 @@ def test_evaluation_reads_everything_once_and_again_after_a_reset(make):
     assert letters_of(iterator).tolist() == ALL_LETTERS
 
 
+MIXED = {"grain_train_files": "MIXED"}
 RESUMED = [
     {},
+    {"grain_packing_type": "first_fit"},
+    MIXED,
+    MIXED | {"grain_packing_type": "first_fit", "enable_data_shuffling": False},
     {"enable_data_shuffling": False},
     {"packing": False},
     {"max_segments_per_seq": 2},
@@ -155,6 +168,60 @@ def test_a_stream_goes_on_to_the_bit_from_every_state_and_after_two_resumes(make
         again = make(**keys)
         again.set_state(json.loads(json.dumps(iterator.get_state())))
         assert digests(again, len(whole) - number - 2) == whole[number + 2 :]
+
+
+def test_a_mixture_has_its_weights_and_counts_the_tokens_of_each_source(make):
+    iterator = make(**MIXED)
+    batches = [next(iterator) for _ in range(90)]
+    letters = letters_of(batches)
+    small = letters >= ord("a")
+    assert abs(small.sum() - letters.size / 4) <= 1
+    sums = {"documents.jsonl": 0, "small.jsonl": 0}
+    for batch in batches:
+        where = batch.segments != 0
+        # A pair is of the source whose letters are in its row's segment.
+        for row in range(3):
+            for segment in range(1, int(batch.segments[row].max()) + 1):
+                of = where[row] & (batch.segments[row] == segment)
+                ids = np.concatenate([batch.inputs[row, of], batch.targets[row, of]])
+                is_small = (ids[(ids != 254) & (ids != 255)] >= ord("a")).any()
+                sums["small.jsonl" if is_small else "documents.jsonl"] += int(of.sum())
+    counted = iterator.get_state()["tokens"]
+    assert sum(counted.values()) == sum(sums.values()) == 90 * 3 * 32
+    # A piece that is nothing but EOS has no letter to tell.
+    assert abs(counted["small.jsonl"] - sums["small.jsonl"]) < 40
+    assert make().get_state()["tokens"] == {}
+
+
+def test_a_mixture_of_other_weights_is_refused_by_name(make, mixed):
+    other = make(grain_train_files=mixed.replace(",3;", ",2;"))
+    with pytest.raises(ValueError, match=r"weight 3', now .*weight 2'"):
+        other.set_state(make(**MIXED).get_state())
+
+
+@pytest.mark.parametrize("keys", [{}, MIXED | {"grain_packing_type": "first_fit"}], ids=str)
+def test_other_numbers_of_processes_go_on_with_every_pair_that_is_left(make, keys):
+    """An epoch by two processes, then three, then one; each is stopped inside a document."""
+    whole = sorted(
+        targets_of(make(num_epoch=1, **{**keys, "enable_data_shuffling": True})).tolist()
+    )
+    batches, states, tokens = [], None, 0
+    for processes, count in ((2, 2), (3, 2), (1, None)):
+        iterators = [
+            make(num_epoch=1, rows=1, shard=Shard(n, processes), **keys) for n in range(processes)
+        ]
+        for number, iterator in enumerate(iterators):
+            if states is not None:
+                iterator.set_state(own_state(states, Shard(number, processes)))
+            batches += itertools.islice(iterator, count and count + number)
+        states = [json.loads(json.dumps(one.get_state())) for one in iterators]
+        tokens = sum(sum(state["tokens"].values()) for state in states)
+    got = targets_of(batches)
+    if keys:
+        assert tokens == got.size
+        assert abs(got.size - len(whole)) < 0.2 * len(whole), "the mixture ends with one source"
+    else:
+        assert sorted(got.tolist()) == whole
 
 
 def test_a_state_of_some_batches_ago_brings_the_iterator_back(make):
