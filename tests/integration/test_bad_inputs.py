@@ -5,6 +5,7 @@ about data and checkpoints belong here too.
 """
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from maxtext import decode, train
+from maxtext import convert, decode, train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,14 @@ BAD = {
     ),
     # checkpoints and output
     "a checkpoint that is not there": Bad("load_parameters_path=gone", ("does not exist",)),
+    "a model for a whole state": Bad(
+        "load_full_state_path=a", ("no checkpoint in it",), files={"a/config.json": "{}"}
+    ),
+    "weights of an unknown family": Bad(
+        "load_parameters_path=a",
+        ("model_type=mamba (a/config.json)",),
+        files={"a/config.json": '{"model_type": "mamba"}'},
+    ),
     "two checkpoints": Bad(
         "load_parameters_path=a/checkpoints/1 load_full_state_path=a/checkpoints/1",
         ("keep one",),
@@ -174,6 +183,63 @@ BAD_DECODING = {
     ),
 }
 
+NO_WEIGHTS = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8}
+NO_WEIGHTS |= {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 8}
+CONFIG = json.dumps(NO_WEIGHTS | {"max_position_embeddings": 8})
+BAD_CONVERSIONS = {
+    "no conversion": Bad("from_torch a b", ("from_torch is no conversion", "from_gguf")),
+    "no words": Bad("from_hf a", ("from_hf needs what to read",)),
+    "too many words": Bad("to_hf a b c", ("c: to_hf takes two words",)),
+    "a folder that is not there": Bad("from_hf a/b/c out", ("a/b/c: there is no such folder",)),
+    "a file for a folder": Bad("from_hf a out", ("a is a file",), files={"a": ""}),
+    "no config": Bad("from_hf a out", ("a/config.json: there is no such",), files={"a/b": ""}),
+    "half a config": Bad("from_hf a out", ("a/config.json: is not JSON",), {"a/config.json": "{"}),
+    "a config that is a list": Bad(
+        "from_hf a out", ("a/config.json: is no JSON object",), {"a/config.json": "[]"}
+    ),
+    "an unknown family": Bad(
+        "from_hf a out",
+        ("model_type=mamba", "there are llama", "qwen3"),
+        {"a/config.json": '{"model_type": "mamba"}'},
+    ),
+    "no weights": Bad("from_hf a out", ("a holds no safetensors",), {"a/config.json": CONFIG}),
+    "pickled weights": Bad(
+        "from_hf a out",
+        ("pytorch_model.bin is pickled", "safetensors"),
+        {"a/config.json": CONFIG, "a/pytorch_model.bin": ""},
+    ),
+    "weights that are cut short": Bad(
+        "from_hf a out",
+        ("a/model.safetensors is cut short",),
+        {"a/config.json": CONFIG, "a/model.safetensors": "1234567"},
+    ),
+    "an index of files that are not there": Bad(
+        "from_hf a out",
+        ("names b.safetensors, which is not there",),
+        {
+            "a/config.json": CONFIG,
+            "a/model.safetensors.index.json": '{"weight_map": {"x": "b.safetensors"}}',
+        },
+    ),
+    "an index that names other folders": Bad(
+        "from_hf a out",
+        ("has no weight_map",),
+        {
+            "a/config.json": CONFIG,
+            "a/model.safetensors.index.json": '{"weight_map": {"x": "../b.safetensors"}}',
+        },
+    ),
+    "no GGUF file": Bad("from_gguf a out", ("a cannot be read: No such file",)),
+    "a file of something else": Bad("from_gguf a out", ("or no GGUF file",), {"a": "x" * 99}),
+    "no checkpoint": Bad("to_hf a out", ("checkpoint=a: no such folder",)),
+    "no upstream checkpoint": Bad(
+        "from_maxtext a out model_name=qwen3-0.6b", ("a: no checkpoint of upstream",)
+    ),
+    "an upstream checkpoint of no model": Bad(
+        "from_maxtext a out model_name=qwen", ("model_name=qwen", "is no file of configs/models")
+    ),
+}
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -228,6 +294,13 @@ def test_a_bad_input_to_decoding_is_one_clear_error(
     bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(bad, decode.main, folder, capsys)
+
+
+@pytest.mark.parametrize("bad", BAD_CONVERSIONS.values(), ids=BAD_CONVERSIONS)
+def test_a_bad_input_to_conversion_is_one_clear_error(
+    bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(bad, convert.main, folder, capsys)
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,18 @@ def _shard_sum(x: jax.Array, starts: jax.Array, strides: jax.Array) -> jax.Array
     return lax.fori_loop(0, x.shape[0] // rows, add, jnp.uint32(0))
 
 
+def _strides(shape: tuple[int, ...]) -> np.ndarray:
+    """Elements from one index of each dim to the next, wrapping around."""
+    return np.array([math.prod(shape[dim + 1 :]) % 2**32 for dim in range(len(shape))], np.uint32)
+
+
 def _sums_here(x: jax.Array) -> list[jax.Array]:
     """The sums of this process's shards, each part of the array once."""
-    sizes = [math.prod(x.shape[dim + 1 :]) % 2**32 for dim in range(x.ndim)]
-    strides = np.array(sizes, np.uint32)
     return [
         _shard_sum(
-            shard.data, np.array([part.start or 0 for part in shard.index], np.uint32), strides
+            shard.data,
+            np.array([part.start or 0 for part in shard.index], np.uint32),
+            _strides(x.shape),
         )
         for shard in x.addressable_shards
         if shard.replica_id == 0
@@ -87,6 +92,39 @@ def array_checksums(arrays: Mapping[str, jax.Array]) -> dict[str, int]:
     if jax.process_count() > 1:
         sums = multihost_utils.process_allgather(sums).sum(axis=0, dtype=np.uint32)
     return dict(zip(arrays, sums.tolist(), strict=True))
+
+
+def part_checksum(part: jax.Array, start: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """What a part of an array adds to the checksum of the whole, modulo 2**32.
+
+    Args:
+        part: A block of the array, on one device.
+        start: Where its first element lies.
+        shape: Of the whole array.
+    """
+    return int(_shard_sum(part, np.array(start, np.uint32), _strides(shape)))
+
+
+def sealed_values(
+    leaves: Mapping[str, Mapping[str, Any]],
+    data_states: list[dict[str, Any]],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The JSON values of a step, with the checksums of all that it holds.
+
+    Args:
+        leaves: `dtype`, `shape` and `checksum` of each array.
+        data_states: The place in the data of each process.
+        config: Flat.
+    """
+    values: dict[str, Any] = {"data": data_states, "config": json.loads(json.dumps(config))}
+    of_values = {name: json_checksum(value) for name, value in values.items()}
+    values["checksums"] = {
+        "leaves": leaves,
+        "values": of_values,
+        "self": json_checksum([leaves, of_values]),
+    }
+    return values
 
 
 def json_checksum(value: Any) -> int:

@@ -6,6 +6,7 @@ file `metadata` of plain JSON that is readable without JAX.
 
 import collections
 import contextlib
+import json
 import logging
 import math
 from collections.abc import Generator, Mapping
@@ -20,6 +21,7 @@ from maxtext.checkpoint.errors import brief
 
 JSON_ITEMS = ("data", "config", "checksums")
 _MAX_READ_AHEAD_BYTES = 2 * 2**30
+_DICT_KEY = 2  # Orbax's number for it
 
 
 def _is_not_from_orbax(record: logging.LogRecord) -> bool:
@@ -77,6 +79,30 @@ class StepWriter:
         self._checkpointer.close()
 
 
+def write_item(folder: Path, item: str, value: Any) -> None:
+    """Writes one of the JSON items of a step that is written without Orbax."""
+    (folder / item).mkdir(parents=True)
+    (folder / item / "metadata").write_text(json.dumps(value))
+
+
+def write_tree_metadata(folder: Path, shapes: Mapping[str, Any]) -> None:
+    """Tells Orbax which arrays there are in a step that is written without it."""
+    tree: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        parts = tuple(name.split("/"))
+        tree[str(parts)] = {
+            "key_metadata": [{"key": part, "key_type": _DICT_KEY} for part in parts],
+            "value_metadata": {
+                "value_type": "jax.Array",
+                "skip_deserialize": False,
+                "write_shape": shape,
+            },
+        }
+    value = {"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": True}
+    value["store_array_data_equal_to_fill_value"] = True
+    (folder / "state" / "_METADATA").write_text(json.dumps(value))
+
+
 class _PendingArray:
     """An array whose shards of this process's devices are being read."""
 
@@ -116,7 +142,9 @@ def read_arrays(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dic
         ValueError: An array is missing or cannot be read.
     """
     context = ts.Context({"cache_pool#ocdbt": {"total_bytes_limit": 100_000_000}})
-    stores = {name: ts.open(_spec(folder, name), read=True, context=context) for name in wanted}
+    stores = {
+        name: ts.open(array_spec(folder, name), read=True, context=context) for name in wanted
+    }
     pending: dict[str, _PendingArray] = {}
     arrays: dict[str, jax.Array] = {}
 
@@ -145,7 +173,7 @@ def _named(name: str) -> Generator[None]:
         raise ValueError(f"{name} cannot be read: {why}") from error
 
 
-def _spec(folder: Path, name: str) -> dict[str, Any]:
+def array_spec(folder: Path, name: str) -> dict[str, Any]:
     """Where an array lies: Orbax joins the parts of its name with dots."""
     kvstore = {
         "driver": "ocdbt",

@@ -18,8 +18,16 @@ def _contents(folder: Path) -> str:
     return f"it holds {', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def _find(path: str | Path, key: str) -> Source:
-    """The step that a path means: itself, or the newest in a folder of steps or of a run."""
+def find_step(path: str | Path, key: str) -> Source:
+    """The step that a path means: itself, or the newest in a folder of steps or of a run.
+
+    Args:
+        path: As the user gave it.
+        key: What it was given as.
+
+    Raises:
+        CheckpointError: There is none.
+    """
     place = Path(os.path.expanduser(path)).absolute()
     how = f"{key}={{directory}}/{{step}} reads it"
     if not place.is_dir():
@@ -43,14 +51,15 @@ def load_parameters[T](path: str | Path, target: T) -> T:
 
     Args:
         path: The folder, as given by `load_parameters_path`.
-        target: Weights as a tree of `jax.ShapeDtypeStruct` with shardings on any mesh.
+        target: Weights as a tree of `jax.ShapeDtypeStruct` with shardings on any mesh. Those of
+            float32 may be read from 16 bits.
 
     Raises:
         CheckpointMismatch: Weights are missing, left over, or of other shapes or types.
         DamagedCheckpoint: Files are missing, cut off or changed; says which step is intact.
         CheckpointError: There is no checkpoint at this path.
     """
-    params, _ = read(_find(path, "load_parameters_path"), target, prefix="params/")
+    params, _ = read(find_step(path, "load_parameters_path"), target, prefix="params/", widen=True)
     return params
 
 
@@ -59,4 +68,4 @@ def load_full_state[T](path: str | Path, target: T) -> Restored[T]:
 
     Raises as `load_parameters`.
     """
-    return restored(_find(path, "load_full_state_path"), target)
+    return restored(find_step(path, "load_full_state_path"), target)

@@ -21,6 +21,8 @@ from maxtext.checkpoint.folders import list_steps
 from maxtext.checkpoint.matching import require_match
 from maxtext.parallel.params import named_leaves
 
+_WITHIN_FLOAT32 = ("bfloat16", "float16")
+
 
 @dataclasses.dataclass(frozen=True)
 class Restored[T]:
@@ -106,11 +108,33 @@ def _read_leaves(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> di
     return arrays
 
 
-def _read[T](source: Source, target: T, prefix: str) -> tuple[T, dict[str, Any]]:
+def read_values(source: Source) -> dict[str, Any]:
+    """The JSON values of a step, checked.
+
+    Raises:
+        DamagedCheckpoint: They are missing or changed.
+    """
+    try:
+        return _read_values(source.folder)
+    except _DamageError as error:
+        raise DamagedCheckpoint(f"{source} is damaged ({error})") from error
+
+
+def _as_saved(leaf: jax.ShapeDtypeStruct, saved: Mapping[str, Any] | None) -> jax.ShapeDtypeStruct:
+    """The leaf in the type on disk, where the leaf's own holds all of its numbers."""
+    if saved is None or leaf.dtype != np.float32 or saved["dtype"] not in _WITHIN_FLOAT32:
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, saved["dtype"], sharding=leaf.sharding)
+
+
+def _read[T](source: Source, target: T, prefix: str, *, widen: bool) -> tuple[T, dict[str, Any]]:
     """The target's arrays and the JSON values of a step, all checked."""
-    wanted = {prefix + name: leaf for name, leaf in named_leaves(target).items()}
+    targets = {prefix + name: leaf for name, leaf in named_leaves(target).items()}
     values = _read_values(source.folder)
     saved = values["checksums"]["leaves"]
+    wanted = targets
+    if widen:
+        wanted = {name: _as_saved(leaf, saved.get(name)) for name, leaf in targets.items()}
     require_match(
         {name: leaf for name, leaf in saved.items() if name.startswith(prefix)},
         wanted,
@@ -122,24 +146,24 @@ def _read[T](source: Source, target: T, prefix: str) -> tuple[T, dict[str, Any]]
     if wrong:
         rest = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise _DamageError(f"{wrong[0]}{rest} is not what was written")
-    leaves = [arrays[name] for name in wanted]
+    leaves = [arrays.pop(name).astype(leaf.dtype) for name, leaf in targets.items()]
     return jax.tree.unflatten(jax.tree.structure(target), leaves), values
 
 
-def _is_intact(source: Source, target: object, prefix: str) -> bool:
+def _is_intact(source: Source, target: object, prefix: str, *, widen: bool) -> bool:
     try:
-        _read(source, target, prefix)
+        _read(source, target, prefix, widen=widen)
     except (_DamageError, CheckpointMismatch):
         return False
     return True
 
 
-def _advice(source: Source, target: object, prefix: str) -> str:
+def _advice(source: Source, target: object, prefix: str, *, widen: bool) -> str:
     """Which other step to take, found by reading them, the newest first."""
     others = [step for step in reversed(list_steps(source.directory)) if step != source.step]
     for step in others:
         other = dataclasses.replace(source, step=step)
-        if _is_intact(other, target, prefix):
+        if _is_intact(other, target, prefix, widen=widen):
             how = source.other_step.format(step=step, directory=source.directory)
             return f"step {step} is intact: {how}"
     if others:
@@ -147,7 +171,9 @@ def _advice(source: Source, target: object, prefix: str) -> str:
     return "there is no other step"
 
 
-def read[T](source: Source, target: T, *, prefix: str = "") -> tuple[T, dict[str, Any]]:
+def read[T](
+    source: Source, target: T, *, prefix: str = "", widen: bool = False
+) -> tuple[T, dict[str, Any]]:
     """The target's arrays and the JSON values of a step.
 
     Args:
@@ -155,17 +181,18 @@ def read[T](source: Source, target: T, *, prefix: str = "") -> tuple[T, dict[str
         target: A tree of `jax.ShapeDtypeStruct` with shardings on any mesh.
         prefix: What the names of the target's leaves start with in the checkpoint; leaves under
             other names are not read.
+        widen: Take 16-bit numbers where float32 is wanted, which loses nothing.
 
     Raises:
         CheckpointMismatch: Leaves are missing, left over, or of other shapes or types.
         DamagedCheckpoint: Files are missing, cut off or changed; says which step is intact.
     """
     try:
-        return _read(source, target, prefix)
+        return _read(source, target, prefix, widen=widen)
     except _DamageError as error:
         # Kept as text, so that no traceback keeps the arrays alive while other steps are read.
         reason = str(error)
-    advice = _advice(source, target, prefix)
+    advice = _advice(source, target, prefix, widen=widen)
     raise DamagedCheckpoint(f"{source} is damaged ({reason}); {advice}")
 
 

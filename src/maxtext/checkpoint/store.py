@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from maxtext.checkpoint.checksums import array_checksums, json_checksum
+from maxtext.checkpoint.checksums import array_checksums, sealed_values
 from maxtext.checkpoint.errors import CheckpointError, brief
 from maxtext.checkpoint.files import StepWriter
 from maxtext.checkpoint.folders import list_steps
@@ -50,14 +50,7 @@ def _checked_values(
         name: {"dtype": str(x.dtype), "shape": list(x.shape), "checksum": sums[name]}
         for name, x in arrays.items()
     }
-    values: dict[str, Any] = {"data": data_states, "config": json.loads(json.dumps(config))}
-    of_values = {name: json_checksum(value) for name, value in values.items()}
-    values["checksums"] = {
-        "leaves": leaves,
-        "values": of_values,
-        "self": json_checksum([leaves, of_values]),
-    }
-    return values
+    return sealed_values(leaves, data_states, config)
 
 
 class CheckpointStore:

@@ -52,7 +52,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         user_keys: The keys that the user set, rather than the defaults or a model file.
         training: False leaves out what only training needs.
     """
-    yield from _model(config.model)
+    yield from model_clashes(config.model)
     yield from _tokens(config)
     yield from _run_name(config.run.run_name)
     yield from _zeros(config)
@@ -83,7 +83,8 @@ def _listed(numbers: Iterable[int], *, near: int) -> str:
     return ", ".join(map(str, found))
 
 
-def _model(model: ModelConfig) -> Iterator[Clash]:
+def model_clashes(model: ModelConfig) -> Iterator[Clash]:
+    """What is wrong with a model by itself."""
     if model.num_query_heads % model.num_kv_heads:
         work = _listed(divisors(model.num_query_heads), near=model.num_kv_heads)
         yield Clash(

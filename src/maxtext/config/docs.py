@@ -32,9 +32,10 @@ What 4 to 6 set may contradict the model's file only with `override_model_config
 wins. A key twice in one file or on one command line, or on the command line and in the environment,
 is an error. `logical_axis_rules` is merged rule by rule.
 
-A program that uses a trained model takes the model and its tokenizer from the config stored in the
-checkpoint of `load_parameters_path`; a model's file then counts as a setting of the user's, which
-may not contradict the checkpoint.
+Where weights are loaded, the model and its tokenizer are what is stored with them: by the config of
+a checkpoint, or by the config.json of a Hugging Face folder. A model's file then counts as a
+setting of the user's, which may not contradict them. In training the tokenizer may be another, and
+`max_target_length` is never taken over.
 
 Names of config files (`base_config`, `model_name`, `custom_mesh_and_rule`) are relative to the file
 they stand in, on the command line to the current folder, and else mean a bundled file. All other

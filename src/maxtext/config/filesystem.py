@@ -9,9 +9,9 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 
 from maxtext.config.errors import Clash
-from maxtext.config.flat import step_folder
 from maxtext.config.mixtures import train_parts
 from maxtext.config.schema import CheckpointConfig, Config, DataConfig
+from maxtext.config.trained import find_model, step_folder
 
 _LONGEST_NAME = 255
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
@@ -65,9 +65,12 @@ def _tokenizer(data: DataConfig) -> Iterator[Clash]:
 def _checkpoints(checkpoint: CheckpointConfig) -> Iterator[Clash]:
     for key in ("load_parameters_path", "load_full_state_path"):
         path: str = getattr(checkpoint, key)
-        if not path or step_folder(path) is not None:
+        weights_only = key == "load_parameters_path"
+        if not path or (find_model if weights_only else step_folder)(path) is not None:
             continue
         hint = "give a run's folder, its `checkpoints`, or one step in there"
+        if weights_only:
+            hint += ", or a Hugging Face folder, which has a config.json"
         exists = os.path.exists(os.path.expanduser(path))
         message = "there is no checkpoint in it" if exists else "does not exist"
         yield Clash((key,), message, _remote(path) or hint)

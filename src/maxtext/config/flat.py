@@ -1,10 +1,6 @@
 """A config as one flat JSON object under the names that users type, and back."""
 
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import cast
 
 from pydantic import ValidationError
 
@@ -13,9 +9,6 @@ from maxtext.config.keys import RULES, keys, sections
 from maxtext.config.schema import Config, Section
 from maxtext.config.sources import Setting, Source, unknown
 from maxtext.config.values import Json, Refused, Value, choice_hint, parse_json, value_text
-
-_MODEL_SECTION = "model"
-_MODEL_EXTRAS = ("tokenizer_type", "tokenizer_path", "add_bos", "max_target_length")
 
 
 def flatten(config: Config) -> dict[str, Json]:
@@ -59,49 +52,6 @@ def flat_source(flat: Mapping[str, Json], origin: Origin) -> Source:
             text = value_text(value)
             problems.append(Problem(name, refused.message, value=text, origin=origin))
     return Source(settings, tuple(problems))
-
-
-def model_source(folder: Path) -> Source:
-    """What the config stored with a checkpoint says about the model and its tokenizer.
-
-    Args:
-        folder: A step, as `step_folder` finds it.
-
-    Raises:
-        ConfigError: The stored config is missing or cannot be read.
-    """
-    file = folder / "config" / "metadata"
-    origin = Origin("checkpoint", str(file))
-    try:
-        flat = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        message = f"the config of the checkpoint cannot be read: {error.strerror or error}"
-        raise ConfigError([Problem("", message, origin=origin)]) from error
-    except ValueError as error:
-        message = "the config of the checkpoint is damaged: it is not JSON"
-        raise ConfigError([Problem("", message, origin=origin)]) from error
-    if not isinstance(flat, dict):
-        message = "the config of the checkpoint is damaged: it is no mapping"
-        raise ConfigError([Problem("", message, origin=origin)])
-    source = flat_source(cast(dict[str, Json], flat), origin)
-    kept = {name: setting for name, setting in source.settings.items() if _is_model(name)}
-    return Source(kept, source.problems)
-
-
-def step_folder(path: str) -> Path | None:
-    """The step that a checkpoint path means: itself, or the newest of a run; None if there is none.
-
-    Reads names only.
-    """
-    place = os.path.expanduser(path)
-    if Path(place).name.isdecimal() and os.path.isdir(os.path.join(place, "config")):
-        return Path(place)
-    for folder in (place, os.path.join(place, "checkpoints")):
-        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK):
-            steps = [one for one in Path(folder).iterdir() if one.name.isdecimal() and one.is_dir()]
-            if steps:
-                return max(steps, key=lambda step: int(step.name))
-    return None
 
 
 def build(settings: Mapping[str, Setting]) -> tuple[Config | None, list[Problem]]:
@@ -152,7 +102,3 @@ def _refused(setting: Setting) -> Problem:
         origin=setting.origin,
         hint=choice_hint(key, setting.value),
     )
-
-
-def _is_model(name: str) -> bool:
-    return name in _MODEL_EXTRAS or (name in keys() and keys()[name].section == _MODEL_SECTION)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from maxtext.config import derive, filesystem
 from maxtext.config.errors import Clash, ConfigError, Origin, Problem, did_you_mean, nearest
-from maxtext.config.flat import build, model_source, step_folder
+from maxtext.config.flat import build
 from maxtext.config.keys import BASE_CONFIG, RULES, keys
 from maxtext.config.schema import Config
 from maxtext.config.sources import (
@@ -20,6 +20,7 @@ from maxtext.config.sources import (
     environment_source,
     file_source,
 )
+from maxtext.config.trained import MODEL, find_model, model_source, step_folder
 from maxtext.config.yaml_files import (
     YamlFile,
     base_file,
@@ -58,13 +59,15 @@ def load(
     environment. What the user sets may contradict the model's file only with
     `override_model_config=true`.
 
+    Where weights are loaded, the model and its tokenizer are what is stored with them, and a model
+    file is held to it like a user's setting.
+
     Args:
         argv: `[file.yml] key=value ...`.
         environ: As `os.environ`.
         model_from_checkpoint: For programs that use a trained model, that of
-            `load_parameters_path` or of the run: the model and its tokenizer are what the config
-            in that checkpoint says, and a model file is held to it like a user's setting. Nothing
-            that only training reads or writes is checked.
+            `load_parameters_path` or of the run. Nothing that only training reads or writes is
+            checked.
 
     Raises:
         ConfigError: All that is wrong.
@@ -73,17 +76,18 @@ def load(
     files, user = _user_source(argv, environ)
     weak = user.over(base)
     model = _attempt(lambda: _model_file(weak.settings, files))
-    if model_from_checkpoint and (folder := _trained(weak.settings)):
+    training = not model_from_checkpoint
+    if folder := _trained(weak.settings, training=training):
         user = user.over(model)
-        model = _attempt(lambda: model_source(folder))
+        model = _attempt(lambda: model_source(folder, training=training))
     mesh = _attempt(lambda: _mesh_file(weak.settings, files))
     defaults = _with_mesh(base, mesh)
     merged = user.over(model).over(defaults)
     problems = [*merged.problems, *_unknown_rules(merged, base)]
     complete = all(problem.key not in _WHOLE_FILES for problem in problems)
     if complete and weak.settings["override_model_config"].value is False:
-        problems += _contradictions(user, model)
-    return _checked(merged, defaults, problems, training=not model_from_checkpoint)
+        problems += _contradictions(user, model, training=training)
+    return _checked(merged, defaults, problems, training=training)
 
 
 def _checked(
@@ -190,10 +194,14 @@ def _misplaced(model: Source) -> tuple[Problem, ...]:
     )
 
 
-def _trained(settings: Mapping[str, Setting]) -> Path | None:
-    """The checkpoint of a trained model; what is no checkpoint is reported by later checks."""
+def _trained(settings: Mapping[str, Setting], *, training: bool) -> Path | None:
+    """Where a trained model lies; what is none is reported by later checks."""
     path, run = settings["load_parameters_path"].text, settings["run_name"].text
-    if not path and run:
+    if path:
+        return find_model(path)
+    if training:
+        path = settings["load_full_state_path"].text
+    elif run:
         path = os.path.join(settings["base_output_directory"].text, run)
     return step_folder(path) if path else None
 
@@ -249,10 +257,12 @@ def _unknown_rules(merged: Source, base: Source) -> Iterable[Problem]:
             yield Problem(name, message, value=setting.text, origin=setting.origin, hint=hint)
 
 
-def _contradictions(user: Source, model: Source) -> Iterable[Problem]:
+def _contradictions(user: Source, model: Source, *, training: bool) -> Iterable[Problem]:
     for name, given in user.settings.items():
         theirs = model.settings.get(name)
-        if theirs is not None and theirs.value != given.value:
+        # A run may go on with another tokenizer than the one that the weights came with.
+        free = training and theirs is not None and _is_of_checkpoint(theirs)
+        if theirs is not None and theirs.value != given.value and not free:
             yield Problem(
                 name,
                 f"contradicts {theirs.text} of {theirs.origin}",
@@ -260,6 +270,10 @@ def _contradictions(user: Source, model: Source) -> Iterable[Problem]:
                 origin=given.origin,
                 hint="leave it out, or add override_model_config=true",
             )
+
+
+def _is_of_checkpoint(setting: Setting) -> bool:
+    return setting.origin.level == "checkpoint" and keys()[setting.name].section != MODEL
 
 
 def _clash_problems(

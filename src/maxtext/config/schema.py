@@ -52,7 +52,8 @@ class RunConfig(Section):
     """Which run this is and where it writes."""
 
     model_name: str = key(
-        "A file of `configs/models` without `.yml`, a path that ends in `.yml`, or `default`."
+        "A file of `configs/models` without `.yml`, a path that ends in `.yml`, or `default`: the "
+        "model that is stored with the weights, or else that of base.yml."
     )
     override_model_config: bool = key("Let what the user sets contradict the file of `model_name`.")
     run_name: str = key(
@@ -326,8 +327,8 @@ class CheckpointConfig(Section):
         "Step to resume from; -1: the newest. Later ones are set aside, not deleted."
     )
     load_parameters_path: str = key(
-        "Checkpoint (a step, or a run's `checkpoints`: its newest) whose weights a new run "
-        "starts from."
+        "Checkpoint (a step, or a run's `checkpoints`: its newest) or Hugging Face folder whose "
+        "weights a new run starts from."
     )
     load_full_state_path: str = key(
         "Checkpoint whose weights, optimizer, step and place in the data a new run starts from."

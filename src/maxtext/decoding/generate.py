@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from maxtext.checkpoint.loading import load_parameters
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import Config
+from maxtext.conversion.loading import load_weights
 from maxtext.data.tokenizer import Tokenizer, load_tokenizer
 from maxtext.decoding.sampling import next_token
 from maxtext.layers.attentions import training_attend
@@ -122,9 +122,10 @@ def load_generator(config: Config) -> Generator:
         layout = make_layout(config.mesh, jax.devices())
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         with use_layout(layout):
-            params = load_parameters(
+            params = load_weights(
                 config.checkpoint.load_parameters_path or run,
                 abstract(model_params(model), layout),
+                model=config.model,
             )
     return Generator(
         config=config.model_copy(update={"compute": compute}),

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import jax
 from jax.stages import Compiled, Traced
 
-from maxtext.checkpoint.loading import load_full_state, load_parameters
+from maxtext.checkpoint.loading import load_full_state
 from maxtext.checkpoint.store import CheckpointStore
+from maxtext.conversion.loading import load_weights
 from maxtext.data.batch import Batch, State, own_state
 from maxtext.data.iterators import make_train_iterator
 from maxtext.data.prefetch import DevicePrefetcher
@@ -140,7 +141,9 @@ def starting_state(
         _logger.info("state of step %d of %s", found.step, config.load_full_state_path)
         return found.state, found.data_states
     if config.load_parameters_path:
-        params = load_parameters(config.load_parameters_path, setup.abstract.params)
+        params = load_weights(
+            config.load_parameters_path, setup.abstract.params, model=setup.config.model
+        )
         _logger.info("weights of %s", config.load_parameters_path)
         return state_from_params(params, setup.optimizer, setup.abstract), None
     seed = setup.config.training.init_weights_seed

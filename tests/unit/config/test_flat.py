@@ -1,12 +1,11 @@
 """A config goes to JSON and back without a change."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from maxtext.config.errors import ConfigError
-from maxtext.config.flat import flatten, from_flat, step_folder
+from maxtext.config.flat import flatten, from_flat
 from maxtext.config.keys import keys
 from maxtext.config.load import load
 
@@ -60,19 +59,3 @@ def test_a_flat_config_with_a_key_missing_is_refused() -> None:
     del flat["steps"]
     with pytest.raises(ConfigError, match="steps: is missing"):
         from_flat(flat)
-
-
-def test_the_newest_step_is_the_largest_number(tmp_path: Path) -> None:
-    for name in ("9", "10", "2", "11.orbax-checkpoint-tmp", "set_aside"):
-        (tmp_path / "checkpoints" / name / "config").mkdir(parents=True)
-    newest = tmp_path / "checkpoints" / "10"
-    assert step_folder(str(tmp_path)) == newest
-    assert step_folder(str(tmp_path / "checkpoints")) == newest
-    assert step_folder(str(newest)) == newest
-    assert step_folder(str(tmp_path / "gone")) is None
-    assert step_folder(str(newest / "config")) is None
-
-
-def test_a_folder_of_steps_may_have_a_number_for_its_name(tmp_path: Path) -> None:
-    (tmp_path / "2025" / "checkpoints" / "3").mkdir(parents=True)
-    assert step_folder(str(tmp_path / "2025")) == tmp_path / "2025" / "checkpoints" / "3"

@@ -417,9 +417,14 @@ def test_the_model_comes_from_the_checkpoint(inside: str, length: int, folder: P
     assert str(loaded.origins["base_emb_dim"]).endswith(f"{length}/config/metadata")
 
 
-def test_training_does_not_take_the_model_from_the_checkpoint(folder: Path) -> None:
-    run = checkpoint(folder, "base_emb_dim=96")
-    assert load([f"load_parameters_path={run}"], {}).config.model.emb_dim == 512
+@pytest.mark.parametrize("key", ["load_parameters_path", "load_full_state_path"])
+def test_training_takes_the_model_of_the_weights_it_starts_from(key: str, folder: Path) -> None:
+    run = checkpoint(folder, "base_emb_dim=96", "learning_rate=0.5", "add_bos=false")
+    loaded = load([f"{key}={run}"], {})
+    assert loaded.config.model.emb_dim == 96
+    assert loaded.config.data.add_bos is False
+    assert loaded.config.data.max_target_length == 512
+    assert loaded.config.optimizer.learning_rate == load([], {}).config.optimizer.learning_rate
 
 
 @pytest.mark.parametrize("argument", ["base_emb_dim=64", f"model_name={MODEL}"])

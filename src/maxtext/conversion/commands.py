@@ -1,0 +1,166 @@
+"""What `python -m maxtext.convert` does: each reads a model, and writes one whole or not at all."""
+
+import contextlib
+import math
+import os
+import shutil
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from maxtext.checkpoint.pieces import WeightsReader, WeightsWriter
+from maxtext.config.flat import flat_source
+from maxtext.config.huggingface import Object, adds_bos, huggingface_source, model_settings
+from maxtext.config.load import load
+from maxtext.config.schema import ModelConfig
+from maxtext.config.trained import SIDE_FILES, model_source, read_model
+from maxtext.conversion.errors import ConversionError
+from maxtext.conversion.gguf import GGUFModel
+from maxtext.conversion.hub import local_folder
+from maxtext.conversion.huggingface import HuggingFaceWeights, Weights, planned, their_tensors
+from maxtext.conversion.safetensors import open_folder
+from maxtext.conversion.safetensors_writer import FolderWriter
+from maxtext.conversion.side_files import copy_side_files, write_config
+from maxtext.conversion.upstream import UpstreamWeights
+
+
+def from_hf(source: str, out: Path) -> None:
+    """A Hugging Face folder, or a model of the hub, to a checkpoint.
+
+    Raises:
+        ConversionError: It is damaged or does not fit its config, or nothing can be written.
+        ConfigError: Its config.json is of a model that is not built here.
+    """
+    folder = local_folder(source)
+    model = read_model(huggingface_source(folder))
+    weights = HuggingFaceWeights(model, open_folder(folder), where=source)
+    with whole_folder(out) as made:
+        side = _side_folder(made)
+        copy_side_files(folder, side)
+        _write(made, weights, model, tokenizer=_huggingface_tokenizer(side))
+
+
+def from_gguf(source: str, out: Path) -> None:
+    """A GGUF file to a checkpoint in float32, with its tokenizer and chat template.
+
+    Raises:
+        ConversionError: It is damaged, or of a kind that is not read, or nothing can be written.
+        ConfigError: It is of a model that is not built here.
+    """
+    gguf = GGUFModel(source)
+    model = read_model(flat_source(model_settings(gguf.config, gguf.origin), gguf.origin))
+    weights = HuggingFaceWeights(model, gguf.tensors(model), where=source)
+    with whole_folder(out) as made:
+        side = _side_folder(made)
+        gguf.write_side_files(side)
+        _write(made, weights, model, tokenizer=_huggingface_tokenizer(side))
+
+
+def from_maxtext(source: str, out: Path, argv: Sequence[str]) -> None:
+    """A checkpoint of upstream MaxText's to one of ours.
+
+    Args:
+        source: Its folder.
+        out: Ours.
+        argv: The model, and the tokenizer where there is one, as for `maxtext.train`; upstream
+            stores neither.
+
+    Raises:
+        ConversionError: It is damaged or of another model, or nothing can be written.
+        ConfigError: The model's keys are wrong.
+    """
+    config = load(
+        [*argv, "enable_checkpointing=false", "enable_tensorboard=false"], os.environ
+    ).config
+    weights = UpstreamWeights(Path(os.path.expanduser(source)), config.model)
+    with whole_folder(out) as made:
+        tokenizer: Object = {"tokenizer_type": config.data.tokenizer_type}
+        if config.data.tokenizer_type == "huggingface":
+            side = _side_folder(made)
+            copy_side_files(Path(os.path.expanduser(config.data.tokenizer_path)), side)
+            tokenizer = _huggingface_tokenizer(side)
+        _write(made, weights, config.model, tokenizer=tokenizer)
+
+
+def to_hf(source: str, out: Path) -> None:
+    """A checkpoint's weights to a Hugging Face folder.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it is damaged.
+        ConversionError: Nothing can be written.
+        ConfigError: Hugging Face has no such model.
+    """
+    weights = WeightsReader(source, "checkpoint")
+    stored = model_source(weights.folder)
+    model = read_model(stored)
+    tensors = planned(model, weights)
+    side = None
+    if "tokenizer_type" in stored.settings and stored.settings["tokenizer_type"].value != "byte":
+        side = Path(os.path.expanduser(stored.settings["tokenizer_path"].text))
+    with whole_folder(out) as made:
+        writer = FolderWriter(made, tensors)
+        with contextlib.closing(writer), _progress(weights) as bar:
+            for name, numbers in their_tensors(model, weights):
+                writer.write(name, numbers)
+                bar.update(numbers.nbytes)
+            writer.finish()
+        write_config(made, model, dtypes={str(one.dtype) for one in tensors.values()}, side=side)
+        if side is not None:
+            copy_side_files(side, made)
+
+
+@contextlib.contextmanager
+def whole_folder(out: Path) -> Generator[Path]:
+    """A folder that gets the name `out` when the block ends well, and is deleted if not.
+
+    Raises:
+        ConversionError: `out` exists, or something in the block cannot be read or written.
+    """
+    if os.path.lexists(out):
+        raise ConversionError(f"{out} exists already; name a folder that does not")
+    made = out.absolute().with_name(f".{out.name}.{os.getpid()}.unfinished")
+    parents = [folder for folder in made.parents if not folder.exists()]
+    try:
+        made.mkdir(parents=True)
+        yield made
+        made.rename(out)
+    except OSError as error:
+        raise ConversionError(f"{error.filename or out}: {error.strerror or error}") from error
+    finally:
+        if made.exists():
+            shutil.rmtree(made, ignore_errors=True)
+        if not out.exists():
+            for folder in parents:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def _write(folder: Path, weights: Weights, model: ModelConfig, *, tokenizer: Object) -> None:
+    """Writes the weights, and the config that goes with them, as step 0."""
+    writer = WeightsWriter(folder / "0")
+    with contextlib.closing(writer), _progress(weights) as bar:
+        for name, leaf in weights.leaves.items():
+            writer.add(name, leaf, stacked=name.startswith("decoder/layers/"))
+            at = 0
+            for piece in weights.pieces(name):
+                writer.write(name, piece, at=at)
+                at += len(piece)
+                bar.update(piece.nbytes)
+        writer.finish({**model.model_dump(mode="json", by_alias=True), **tokenizer})
+
+
+def _side_folder(folder: Path) -> Path:
+    side = folder / "0" / SIDE_FILES
+    side.mkdir(parents=True)
+    return side
+
+
+def _huggingface_tokenizer(side: Path) -> Object:
+    return {"tokenizer_type": "huggingface", "add_bos": adds_bos(side)}
+
+
+def _progress(weights: Weights) -> Any:
+    total = sum(math.prod(one.shape) * one.dtype.itemsize for one in weights.leaves.values())
+    return tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=None)

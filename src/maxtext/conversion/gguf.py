@@ -1,0 +1,243 @@
+"""GGUF files: a config, tensors under Hugging Face's names in float32, and a tokenizer.
+
+Source: llama.cpp, docs of the format and convert_hf_to_gguf.py.
+"""
+
+import dataclasses
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from maxtext.checkpoint.errors import brief
+from maxtext.config.errors import Origin
+from maxtext.config.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Json, Object
+from maxtext.config.schema import ModelConfig
+from maxtext.conversion.errors import ConversionError
+from maxtext.conversion.gguf_tokenizer import tokenizer_config, tokenizer_json
+from maxtext.conversion.side_files import write_json
+from maxtext.conversion.tables import TABLES, Entry
+
+_FAMILIES = {"llama": "llama", "qwen3": "qwen3"}
+# Families whose rows of queries and keys GGUF orders so that RoPE turns neighbours.
+_NEIGHBOURS = ("llama",)
+_NAMES = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+}
+_EMBEDDING, _HEAD, _ROPE = "token_embd.weight", "output.weight", "rope_freqs.weight"
+_BLOCK_BYTES = 2**24
+# GGUF keeps the outcome of Llama 3's scaling, one factor a channel pair; these made all there are.
+_LLAMA3 = ({"factor": 8.0}, {"factor": 32.0})
+_LLAMA3_REST = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class GGUFTensor:
+    """A tensor of the file, dequantized to float32 when it is read.
+
+    Attributes:
+        file: The file.
+        info: What gguf's reader knows of it.
+        reorder: Its rows as Hugging Face has them.
+    """
+
+    file: Path
+    info: Any
+    reorder: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, as torch has it."""
+        return tuple(int(n) for n in reversed(self.info.shape))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Float32, whatever it is kept in."""
+        return np.dtype(np.float32)
+
+    def read(self) -> np.ndarray:
+        """Its numbers.
+
+        Raises:
+            ConversionError: The file is cut short, or quantized in a way that gguf cannot read.
+        """
+        from gguf import quants
+
+        numbers = np.empty(self.shape, np.float32)
+        rows = numbers.reshape(-1, self.shape[-1])
+        row_bytes = self.info.n_bytes // len(rows)
+        step = max(1, _BLOCK_BYTES // row_bytes)
+        with self.file.open("rb") as stream:
+            stream.seek(int(self.info.data_offset))
+            for at in range(0, len(rows), step):
+                count = min(step, len(rows) - at)
+                block = np.fromfile(stream, np.uint8, count * row_bytes)
+                if block.size != count * row_bytes:
+                    raise ConversionError(f"{self.file} is cut short")
+                try:
+                    part = quants.dequantize(block.reshape(count, -1), self.info.tensor_type)
+                except NotImplementedError as error:
+                    kind = self.info.tensor_type.name
+                    raise ConversionError(
+                        f"{self.file}: {self.info.name} is quantized as {kind}, which is not read"
+                    ) from error
+                rows[at : at + count] = part
+        return self.reorder(numbers)
+
+
+class GGUFModel:
+    """A GGUF file.
+
+    Attributes:
+        origin: For messages.
+        config: What its config.json would say.
+
+    Raises:
+        ConversionError: It cannot be read, or is of a model that is not built here.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(os.path.expanduser(path))
+        self.origin = Origin("checkpoint", path)
+        if importlib.util.find_spec("gguf") is None:
+            raise ConversionError("reading GGUF needs gguf: pip install 'maxtext[gguf]'")
+        from gguf import GGUFReader
+
+        try:
+            reader = GGUFReader(self._file)
+            self._fields = {name: field.contents for name, field in reader.fields.items()}
+        except OSError as error:
+            raise ConversionError(f"{path} cannot be read: {brief(error)}") from error
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise ConversionError(f"{path} is cut short, or no GGUF file") from error
+        self._infos = {info.name: info for info in reader.tensors}
+        self.config = self._config()
+
+    def tensors(self, model: ModelConfig) -> dict[str, GGUFTensor]:
+        """All tensors under Hugging Face's names; those that it does not have keep theirs."""
+        layers = range(model.num_decoder_layers)
+        names: dict[str, tuple[str, Entry]] = {}
+        for entry in TABLES[model.decoder_block].values():
+            for layer in layers if entry.stacked else range(1):
+                theirs = entry.huggingface.format(layer=layer)
+                names[entry.gguf.format(layer=layer)] = theirs, entry
+        found: dict[str, GGUFTensor] = {}
+        for name, info in self._infos.items():
+            if name == _ROPE:
+                continue
+            theirs, entry = names.get(name, (name, None))
+            turned = entry is not None and entry.turned and self._architecture in _NEIGHBOURS
+            reorder = _halves(model.head_dim) if turned else _as_it_is
+            found[theirs] = GGUFTensor(self._file, info, reorder)
+        return found
+
+    def write_side_files(self, folder: Path) -> None:
+        """Writes config.json and the tokenizer's files.
+
+        Raises:
+            ConversionError: The tokenizer is of a kind that is not known.
+        """
+        metadata = self._metadata()
+        write_json(folder / TOKENIZER, tokenizer_json(metadata))
+        tokenizer = tokenizer_config(metadata)
+        write_json(folder / TOKENIZER_CONFIG, tokenizer)
+        ids = {f"{name}_token_id": metadata.get(f"{name}_token_id") for name in ("bos", "eos")}
+        ids["pad_token_id"] = metadata.get("padding_token_id")
+        write_json(folder / CONFIG, {**self.config, **ids})
+
+    @property
+    def _architecture(self) -> str:
+        return str(self._field("general.architecture", ""))
+
+    def _field(self, name: str, default: Json = None) -> Any:
+        contents = self._fields.get(name)
+        return default if contents is None else contents()
+
+    def _metadata(self) -> dict[str, Any]:
+        """What the file says of its tokenizer, without the prefix."""
+        prefix = "tokenizer.ggml."
+        found = {
+            name.removeprefix(prefix): contents()
+            for name, contents in self._fields.items()
+            if name.startswith(prefix)
+        }
+        return found | {"chat_template": self._field("tokenizer.chat_template")}
+
+    def _config(self) -> Object:
+        kind = self._architecture
+        if kind not in _FAMILIES:
+            raise ConversionError(
+                f"{self._file}: models of the architecture {kind!r} are not read; there are "
+                f"{', '.join(_FAMILIES)}"
+            )
+        config: Object = {"model_type": _FAMILIES[kind]}
+        for theirs, name in _NAMES.items():
+            value = self._field(f"{kind}.{name}")
+            if value is not None:
+                config[theirs] = _shortest(value)
+        embedding = self._infos.get(_EMBEDDING)
+        if embedding is None:
+            raise ConversionError(f"{self._file} holds no {_EMBEDDING}")
+        config["vocab_size"] = int(embedding.shape[1])
+        config["tie_word_embeddings"] = _HEAD not in self._infos
+        scaling = str(self._field(f"{kind}.rope.scaling.type", "none"))
+        if scaling != "none":
+            config["rope_scaling"] = {"rope_type": scaling}
+        if _ROPE in self._infos:
+            config["rope_scaling"] = self._llama3(config)
+        return config
+
+    def _llama3(self, config: Mapping[str, Any]) -> Json:
+        """The scaling whose factors the file holds."""
+        from maxtext.ops import rope
+
+        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        plain = rope.inverse_frequencies(head_dim, config["rope_theta"])
+        factors = GGUFTensor(self._file, self._infos[_ROPE], _as_it_is).read().ravel()
+        for one in _LLAMA3:
+            scaling = rope.Llama3Scaling(
+                factor=one["factor"],
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_length=8192,
+            )
+            want = plain / rope.scale_llama3(plain, scaling)
+            if want.shape == factors.shape and np.allclose(want, factors, rtol=1e-3):
+                return {**_LLAMA3_REST, **one}
+        raise ConversionError(f"{self._file}: {_ROPE} is of no scaling that is known")
+
+
+def _shortest(value: Any) -> Any:
+    """A number of float32 as the decimal that it was made of."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _as_it_is(numbers: np.ndarray) -> np.ndarray:
+    return numbers
+
+
+def _halves(head_dim: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Rows whose neighbours RoPE turns together, as those whose halves it does."""
+
+    def reorder(numbers: np.ndarray) -> np.ndarray:
+        pairs = numbers.reshape(-1, head_dim // 2, 2, math.prod(numbers.shape[1:]))
+        return pairs.swapaxes(1, 2).reshape(numbers.shape)
+
+    return reorder

@@ -1,0 +1,79 @@
+"""What lies beside the weights of a Hugging Face model: its config and its tokenizer's files."""
+
+import json
+import shutil
+from pathlib import Path
+
+from maxtext.config.huggingface import (
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Object,
+    config_json,
+    read_object,
+)
+from maxtext.config.schema import ModelConfig
+
+GENERATION_CONFIG = "generation_config.json"
+_TOKENIZER_FILES = (
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    GENERATION_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+_TOKENS = ("bos_token", "eos_token", "pad_token")
+
+
+def copy_side_files(source: Path, target: Path) -> None:
+    """Copies what a folder, or that of a tokenizer.json, has of such files and the target not."""
+    folder = source if source.is_dir() else source.parent
+    for name in (CONFIG, *_TOKENIZER_FILES):
+        if (folder / name).is_file() and not (target / name).exists():
+            shutil.copyfile(folder / name, target / name)
+
+
+def write_config(folder: Path, model: ModelConfig, *, dtypes: set[str], side: Path | None) -> None:
+    """Writes config.json, and generation_config.json where `side` has none.
+
+    Args:
+        folder: Where.
+        model: The model.
+        dtypes: Types of the weights.
+        side: The tokenizer's folder.
+
+    Raises:
+        ConfigError: Hugging Face has no such model.
+    """
+    dtype = "float32" if len(dtypes) > 1 else next(iter(dtypes))
+    tokens = token_ids(side) if side is not None else {}
+    write_json(folder / CONFIG, {**config_json(model), **tokens, "torch_dtype": dtype})
+    if side is None or not (side / GENERATION_CONFIG).is_file():
+        write_json(folder / GENERATION_CONFIG, {"_from_model_config": True, **tokens})
+
+
+def token_ids(side: Path) -> Object:
+    """The ids of BOS, EOS and padding, by the config.json of a folder or else by its tokenizer."""
+    config = read_object(side / CONFIG, missing={})
+    named = read_object(side / TOKENIZER_CONFIG, missing={})
+    added = read_object(side / TOKENIZER, missing={}).get("added_tokens")
+    ids: Object = {}
+    for one in added if isinstance(added, list) else []:
+        if isinstance(one, dict):
+            ids[str(one.get("content"))] = one.get("id")
+    found: Object = {}
+    for name in _TOKENS:
+        token = named.get(name)
+        text = token.get("content") if isinstance(token, dict) else token
+        found[f"{name}_id"] = config.get(f"{name}_id", ids.get(str(text)))
+    return found
+
+
+def write_json(file: Path, value: Object) -> None:
+    """Writes an object as Hugging Face does."""
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -1,0 +1,63 @@
+"""Weights of other projects to checkpoints and back: `python -m maxtext.convert --help`."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from maxtext.checkpoint.errors import CheckpointError
+from maxtext.config.errors import ConfigError
+from maxtext.conversion.errors import ConversionError
+
+_USAGE = """\
+usage: python -m maxtext.convert from_hf MODEL OUT
+       python -m maxtext.convert from_gguf FILE OUT
+       python -m maxtext.convert from_maxtext CHECKPOINT OUT model_name=NAME [KEY=VALUE] ...
+       python -m maxtext.convert to_hf CHECKPOINT OUT
+
+MODEL is a Hugging Face folder, with config.json, safetensors and tokenizer, or a name on the hub.
+FILE is a GGUF file. CHECKPOINT is a run's folder or one step of it; for from_maxtext it is upstream
+MaxText's, which does not say what its model is. OUT is a new folder: a checkpoint for
+load_parameters_path, or a Hugging Face model.
+"""
+_VERBS = ("from_hf", "from_gguf", "from_maxtext", "to_hf")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Converts as `argv` (without the program's name) says; returns the exit code."""
+    if "--help" in argv or "-h" in argv:
+        sys.stdout.write(_USAGE)
+        return 0
+    try:
+        _convert(*argv)
+    except (CheckpointError, ConfigError, ConversionError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    return 0
+
+
+def _convert(verb: str = "", source: str = "", out: str = "", *rest: str) -> None:
+    if verb not in _VERBS:
+        raise ConversionError(f"{verb or 'nothing'} is no conversion: {', '.join(_VERBS)} are")
+    if not source or not out:
+        raise ConversionError(f"{verb} needs what to read and a folder to write; see --help")
+    if rest and verb != "from_maxtext":
+        raise ConversionError(f"{rest[0]}: {verb} takes two words; see --help")
+    # Imported here: jax takes seconds that help and errors need not wait for.
+    from maxtext.conversion import commands
+
+    folder = Path(os.path.expanduser(out))
+    if verb == "from_maxtext":
+        commands.from_maxtext(source, folder, rest)
+    else:
+        getattr(commands, verb)(source, folder)
+
+
+if __name__ == "__main__":
+    # What is unfinished is deleted then, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main(sys.argv[1:]))
