@@ -25,8 +25,8 @@ def read(config: dict[str, Any]) -> ModelConfig:
     return read_model(flat_source(model_settings(config, ORIGIN), ORIGIN))
 
 
-def test_every_model_file_has_its_released_config() -> None:
-    assert {path.stem for path in (config_folder() / "models").glob("*.yml")} == set(RELEASED)
+def test_every_released_config_has_its_model_file() -> None:
+    assert set(RELEASED) <= {path.stem for path in (config_folder() / "models").glob("*.yml")}
 
 
 @pytest.mark.parametrize("name", RELEASED)
