@@ -51,6 +51,7 @@ def measure(model: str, devices: int, steps: int) -> dict[str, object]:
     """Runs the training step in this process."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     from maxtext.config.load import load
     from maxtext.metrics.flops import train_flops
@@ -90,7 +91,7 @@ def measure(model: str, devices: int, steps: int) -> dict[str, object]:
         for _ in range(steps + 1):
             rates.append(2 * MATMUL_SIZE**3 / min(product() for _ in range(PRODUCTS)))
             began = time.perf_counter()
-            state, metrics = step(state, batch)
+            state, metrics = step(state, batch, np.float32(1e-3))
             jax.block_until_ready(metrics)
             seconds.append(time.perf_counter() - began)
     step_seconds, rate = statistics.median(seconds[1:]), statistics.median(rates[1:])

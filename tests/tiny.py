@@ -59,7 +59,8 @@ def tiny_setup(*argv: str, devices: int = 1) -> Setup:
     if devices == 8:
         return setup
     layout = make_layout(setup.config.mesh, jax.devices()[:devices])
-    abstract = abstract_state(setup.specs, setup.optimizer, layout)
+    over_data = setup.config.mesh.shard_optimizer_over_data
+    abstract = abstract_state(setup.specs, setup.optimizer, layout, over_data=over_data)
     return dataclasses.replace(setup, layout=layout, abstract=abstract)
 
 
@@ -100,11 +101,12 @@ def take_steps(setup: Setup, batch: Batch, *, steps: int = 1) -> Taken:
     with use_layout(setup.layout):
         step = jax.jit(setup.train_step(), donate_argnums=0)
         shape = (batch.inputs.shape[0], batch.inputs.shape[1])
-        compiled = step.lower(setup.abstract, setup.abstract_batch(shape)).compile()
+        abstract = (setup.abstract, setup.abstract_batch(shape), setup.abstract_rate())
+        compiled = step.lower(*abstract).compile()
         placed = jax.device_put(batch, setup.batch_sharding(shape))
         metrics = None
-        for _ in range(steps):
-            state, metrics = compiled(state, placed)
+        for index in range(steps):
+            state, metrics = compiled(state, placed, np.float32(setup.schedule(index)))
     assert metrics is not None
     params = {name: np.asarray(leaf) for name, leaf in named_leaves(state.params).items()}
     return Taken(jax.device_get(metrics), params, state, compiled)

@@ -99,7 +99,7 @@ def is_adam(part: object) -> bool:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_compiled_program_splits_weights_as_the_table_says(layout: str) -> None:
     taken = on_eight("llama", layout)
-    state, batch = taken.compiled.input_shardings[0]
+    state, batch, _ = taken.compiled.input_shardings[0]
     shardings, shapes = named_leaves(state.params), taken.params
     parts = [
         tuple(

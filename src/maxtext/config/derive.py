@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Set
 
-from maxtext.config import derive_data
+from maxtext.config import derive_data, derive_optimizer
 from maxtext.config.errors import Clash, did_you_mean
 from maxtext.config.keys import RULES
 from maxtext.config.schema import (
@@ -12,8 +12,6 @@ from maxtext.config.schema import (
     Config,
     MeshConfig,
     ModelConfig,
-    OptimizerConfig,
-    TrainingConfig,
 )
 
 _NOT_YET = {
@@ -65,7 +63,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from _vocabulary_tiles(config)
         yield from _remat(config, user_keys)
         yield from derive_data.clashes(config, user_keys)
-        yield from _schedule(config.optimizer, config.training)
+        yield from derive_optimizer.clashes(config, user_keys)
         yield from _checkpoint(config.checkpoint, config.run.run_name)
 
 
@@ -255,26 +253,6 @@ def _remat(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
             message = "would be ignored: it counts with remat_policy=custom only"
             hint = "set remat_policy=custom, or leave it out"
             yield Clash((key, "remat_policy"), message, hint)
-
-
-def _schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> Iterator[Clash]:
-    if optimizer.lr_schedule_type != "cosine":
-        return
-    length_key, length = "learning_rate_schedule_steps", optimizer.learning_rate_schedule_steps
-    if length < 1:
-        length_key, length = "steps", training.steps
-    if length > 1 and round(optimizer.warmup_steps_fraction * length) >= length:
-        yield Clash(
-            ("warmup_steps_fraction", length_key, "lr_schedule_type"),
-            "warm-up takes all steps and leaves none for the cosine",
-            "use a smaller fraction, or lr_schedule_type=constant",
-        )
-    if length < training.steps and optimizer.learning_rate_final_fraction == 0:
-        yield Clash(
-            ("learning_rate_schedule_steps", "steps", "learning_rate_final_fraction"),
-            f"the last {training.steps - length} steps would train at rate 0",
-            f"use steps={length}, learning_rate_schedule_steps=-1, or a final fraction above 0",
-        )
 
 
 def _checkpoint(checkpoint: CheckpointConfig, run_name: str) -> Iterator[Clash]:

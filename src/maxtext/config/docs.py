@@ -98,6 +98,7 @@ DIFFERENCES = {
     "per_device_batch_size": ("12.0", "a power of two"),
     "num_epoch": ("1", "`steps` alone ends a run"),
     "learning_rate": ("3.0e-5", "upstream's suits a finished model, this one a new one"),
+    "muon_consistent_rms": ("None", "0 says the same with a number"),
     "steps": ("150001", "a first run comes to its end"),
     "checkpoint_period": ("10000", "a run of 1000 steps has one"),
     "max_num_checkpoints_to_keep": ("all", "a disk is not filled by an unattended run"),

@@ -195,6 +195,10 @@ class MeshConfig(Section):
         "as a mapping; a later source replaces single rules: "
         "`logical_axis_rules='{mlp: [tensor, fsdp], norm: []}'`."
     )
+    shard_optimizer_over_data: bool = key(
+        "Split the optimizer's state over the data axis too, each array by its largest dim that "
+        "divides. No number changes."
+    )
     custom_mesh_and_rule: str = key(
         "YAML file whose `mesh_axes` and `logical_axis_rules` replace those of base.yml whole."
     )
@@ -279,13 +283,22 @@ class DataConfig(Section):
 class OptimizerConfig(Section):
     """How gradients become updates."""
 
-    opt_type: Literal["adamw"] = key("Optimizer.")
+    opt_type: Literal["adamw", "adafactor", "muon", "lion", "sgd"] = key(
+        "Optimizer. `muon` is for the matrices within layers; embeddings, head, norms and biases "
+        "get AdamW then."
+    )
     learning_rate: NonNegativeFloat = key("Highest learning rate, reached after warm-up.")
-    lr_schedule_type: Literal["cosine", "constant"] = key("Shape of the schedule after warm-up.")
+    lr_schedule_type: Literal["cosine", "wsd", "constant"] = key(
+        "After warm-up: `cosine` falls to the end, `wsd` stays and falls at last, `constant` stays."
+    )
     warmup_steps_fraction: Fraction = key(
         "Part of the schedule that is linear warm-up: step n of w gets n / w of the rate."
     )
-    learning_rate_final_fraction: Fraction = key("Rate at the end of a cosine / highest rate.")
+    learning_rate_final_fraction: Fraction = key(
+        "Rate at the end of `cosine` and `wsd` / highest rate."
+    )
+    wsd_decay_steps_fraction: Fraction = key("`wsd`: part of the schedule, the last, that falls.")
+    wsd_decay_style: Literal["linear", "cosine"] = key("`wsd`: how it falls.")
     learning_rate_schedule_steps: Count = key("Steps of the schedule; -1: `steps`.")
     adam_b1: Probability = key("Decay of the first moment.")
     adam_b2: Probability = key("Decay of the second moment.")
@@ -294,9 +307,39 @@ class OptimizerConfig(Section):
     adam_weight_decay: NonNegativeFloat = key(
         "Decoupled weight decay, times the learning rate; norms and biases are left out."
     )
-    mu_dtype: Literal["", "float32", "bfloat16"] = key("Type of the first moment; empty: weights'.")
+    muon_beta: Probability = key("Muon: decay of the momentum.")
+    muon_weight_decay: NonNegativeFloat = key("Muon: as `adam_weight_decay`, of its matrices.")
+    muon_consistent_rms: NonNegativeFloat = key(
+        "Muon: root mean square that every update is given; 0.2 makes a learning rate of AdamW's "
+        "fit. 0: the spectral norm of an update is sqrt(max(1, fan-out / fan-in))."
+    )
+    lion_b1: Probability = key("Lion: part of the momentum in an update.")
+    lion_b2: Probability = key("Lion: decay of the momentum.")
+    lion_weight_decay: NonNegativeFloat = key("Lion: as `adam_weight_decay`.")
+    sgd_momentum: Probability = key("SGD: decay of the momentum; 0: none, and no state.")
+    sgd_weight_decay: NonNegativeFloat = key("SGD: as `adam_weight_decay`.")
+    adafactor_weight_decay: NonNegativeFloat = key("Adafactor: as `adam_weight_decay`.")
+    mu_dtype: Literal["", "float32", "bfloat16"] = key(
+        "Type of the first moment or momentum; empty: weights'."
+    )
+    grad_dtype: Literal["float32", "bfloat16"] = key(
+        "Type of the gradients of each forward and backward pass; their sum is float32."
+    )
     gradient_clipping_threshold: NonNegativeFloat = key(
         "Largest global norm of the gradient; 0: no clipping. The log shows the norm before."
+    )
+    skip_step_on_spikes: bool = key(
+        "Leave weights and optimizer as they are where loss or gradient norm is far above recent "
+        "ones."
+    )
+    skip_step_interval: Annotated[int, Field(ge=2)] = key(
+        "Steps whose mean and deviation count; none is skipped before half of them are done."
+    )
+    skip_step_scaling_factor: PositiveFloat = key(
+        "Standard deviations above the mean from which on a step is skipped."
+    )
+    trainable_parameters_mask: tuple[str, ...] = key(
+        "Train only weights in whose name one of these regular expressions is found; empty: all."
     )
 
 

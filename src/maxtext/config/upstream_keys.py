@@ -2,6 +2,7 @@
 
 INSTEAD = {
     # upstream MaxText
+    "adamw_mask": "leave it out: norms and biases are not decayed, all else is",
     "context": "use attention_out",
     "custom_mesh": "use custom_mesh_and_rule",
     "dataset_name": "use hf_path with dataset_type=hf, or grain_train_files",
@@ -82,7 +83,7 @@ UPSTREAM = frozenset(
     final_logits_soft_cap first_num_dense_layers first_num_hash_layers float32_weight_sum
     fused_mlp fused_qkv generate_padding_batch_eval generate_padding_batch_train global_head_dim
     global_num_kv_heads global_parameter_scale global_rampup_samples global_rope_max_timescale
-    global_rope_proportion grad_dtype grain_data_source_max_workers grain_index_storage_option
+    global_rope_proportion grain_data_source_max_workers grain_index_storage_option
     grain_num_threads grain_num_threads_eval grain_per_worker_buffer_size_eval
     grain_prefetch_buffer_size_eval grain_ram_budget_mb grain_shuffle_buffer_size
     hardware hbm_utilization_vllm
@@ -98,7 +99,7 @@ UPSTREAM = frozenset(
     moe_chunk_barrier moe_dispatch_no_expert_sharding moe_expert_input_dim
     moe_fsdp_use_two_stage_all_gather moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo
     monitor_step_time_deviation mscale mtp_eval_target_module mtp_loss_scaling_factor
-    mtp_num_layers multi_sampling muon_beta muon_consistent_rms muon_weight_decay
+    mtp_num_layers multi_sampling
     n_routing_groups nope_layer_interval norm_topk_prob normalize_embedding_logits
     num_communication_overlapping_steps num_experts num_experts_per_tok num_kv_shared_layers
     num_layers_per_pipeline_stage num_moe_emb_chunks num_moe_token_chunks
@@ -116,14 +117,14 @@ UPSTREAM = frozenset(
     routed_bias routed_scaling_factor routed_score_func save_checkpoint_on_start
     scan_layers_per_stage scan_pipeline_iterations scan_pipeline_repeats
     set_remat_policy_on_layers_per_stage set_remat_policy_on_pipeline_iterations
-    shard_exp_on_fsdp shard_mode shard_optimizer_over_data sharding_tolerance shardy
+    shard_exp_on_fsdp shard_mode sharding_tolerance shardy
     share_kv_projections shared_experts sinkhorn_iterations skip_first_n_steps_for_profiler
-    skip_step_interval skip_step_on_spikes skip_step_scaling_factor sliding_window_size
+    sliding_window_size
     source_checkpoint_layout sparse_matmul stack_prefill_result_cache
     step_deviation_interval_seconds target_eval_loss temperature_tuning tokenize_eval_data
     tokenize_train_data topk_routing_group tpu_num_chips_to_profile_per_task
     tpu_num_sparse_core_tiles_to_trace tpu_num_sparse_cores_to_trace
-    trainable_parameters_mask trainable_position_size training_objective
+    trainable_position_size training_objective
     ulysses_context_sharding use_2d_fsdp_sharding use_batch_split_schedule use_chat_template
     use_chunked_prefill use_custom_sort_vjp use_double_wide_mlp use_gather_mosaic_kernel
     use_gmm_v2 use_iota_embed use_jax_splash use_max_logit_estimate use_post_attn_norm
@@ -131,6 +132,6 @@ UPSTREAM = frozenset(
     use_sliced_mla_proj use_splash_scheduler use_tokamax_gmm use_tokamax_splash use_truncation
     use_untrainable_positional_embedding v_head_dim v_norm_with_scale vllm_additional_config
     vllm_hf_config_path vllm_hf_overrides vocab_size_per_layer_input vocab_tiling_ag_once
-    wandb_project_name wandb_run_name wsd_decay_steps_fraction wsd_decay_style
+    wandb_project_name wandb_run_name
     """.split()  # noqa: SIM905 - one name a line would be three hundred lines
 )

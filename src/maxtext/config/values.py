@@ -22,6 +22,8 @@ type Json = str | bool | int | float | list["Json"] | dict[str, "Json"] | None
 _DIGITS = r"(?:0|[1-9][0-9]{0,2}(?:_[0-9]{3})+|[1-9][0-9]{0,17})"
 _WHOLE = re.compile(rf"[+-]?{_DIGITS}")
 _NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{{1,3}})?")
+# In quotes, or without any of what ends an item.
+_ITEM = re.compile(r"""\s*(?:'([^']*)'|"([^"]*)"|([^'",\[\]{}][^,\[\]{}]*))\s*,""")
 # Devices count, and reckon, in 32 bits.
 _LARGEST = 2**31 - 1
 _LARGEST_NUMBER = 3.4e38
@@ -199,10 +201,19 @@ def _list(key: Key, text: str) -> tuple[str, ...]:
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if not inner.strip() and inner != text:
         return ()
-    items = tuple(item.strip().strip("'\"") for item in inner.split(","))
-    if not all(items) or any(set(item) & set("[]{}") for item in items):
-        raise Refused(f"must be {key.allowed}")
-    return items
+    items: list[str] = []
+    rest = f"{inner},"
+    while rest:
+        found = _ITEM.match(rest)
+        item = "" if found is None else found[1] or found[2] or (found[3] or "").strip()
+        if found is None or not item:
+            hint = (
+                "put an item with commas or brackets in quotes" if set(inner) & set("[]{}") else ""
+            )
+            raise Refused(f"must be {key.allowed}", hint=hint)
+        items.append(item)
+        rest = rest[found.end() :]
+    return tuple(items)
 
 
 def _items(node: yaml.SequenceNode, allowed: str) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ class Embedding:
 
 def embedding_params(config: ModelConfig, *, dtype: DType) -> Embedding:
     """Declares the weights of `embed`."""
-    shape = (config.vocab_size, config.emb_dim)
-    return Embedding(embedding=param(shape, ("vocab", "embed"), normal(EMBEDDING_STDDEV), dtype))
+    shape, draw = (config.vocab_size, config.emb_dim), normal(EMBEDDING_STDDEV)
+    return Embedding(embedding=param(shape, ("vocab", "embed"), draw, dtype, num_in=1))
 
 
 def embed(params: Embedding, tokens: Int[Array, "B L"], *, dtype: DType) -> Float[Array, "B L D"]:

@@ -43,7 +43,7 @@ def linear_params(
     shape: tuple[int, ...], axes: Axes, *, scale: float, dtype: DType, num_in: int = 1
 ) -> Linear:
     """Declares the weights of `linear`; the first `num_in` dims of `shape` are summed over."""
-    return Linear(kernel=param(shape, axes, kernel_init(scale, num_in), dtype))
+    return Linear(kernel=param(shape, axes, kernel_init(scale, num_in), dtype, num_in=num_in))
 
 
 def linear(params: Linear, x: jax.Array, *, num_in: int = 1) -> jax.Array:

@@ -53,6 +53,7 @@ class StepRecord:
         grad_norm: Global norm of the gradient before clipping.
         learning_rate: Rate of this step's update.
         batch_digest: Hash of the batch, for JSONL.
+        skipped: Whether there was no update; None where none is ever skipped.
         extras: Further scalars under their TensorBoard names, such as
             `perf/input_wait_seconds`; JSONL gets them under the same names.
     """
@@ -65,6 +66,7 @@ class StepRecord:
     grad_norm: float
     learning_rate: float
     batch_digest: str
+    skipped: bool | None = None
     extras: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
 
 
@@ -218,6 +220,7 @@ _STEP_TAGS = {
     "perplexity": "learning/perplexity",
     "grad_norm": "learning/grad_norm",
     "learning_rate": "learning/current_learning_rate",
+    "skipped": "learning/skipped",
     "mfu": "perf/mfu",
 }
 
@@ -243,6 +246,8 @@ def _step_fields(record: StepRecord, workload: Workload) -> dict[str, int | floa
         "grad_norm": record.grad_norm,
         "learning_rate": record.learning_rate,
     }
+    if record.skipped is not None:
+        fields["skipped"] = int(record.skipped)
     if workload.peak_flops is not None:
         fields["mfu"] = flops_per_second / workload.peak_flops
     return fields
@@ -262,6 +267,8 @@ def _step_line(step: int, fields: Mapping[str, int | float], seconds_left: float
         f"grad_norm: {fields['grad_norm']:#.6g}",
         f"lr: {fields['learning_rate']:.3e}",
     ]
+    if fields.get("skipped"):
+        parts.append("skipped: no update, a spike")
     if "mfu" in fields:
         parts.append(f"MFU: {fields['mfu']:.1%}")
     if seconds_left is not None:

@@ -12,6 +12,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 type Axes = tuple[str | None, ...]
 type MeshAxes = tuple[str, ...]
 
+# The mesh axis that holds copies of the weights.
+DATA = "data"
+
 _current: contextvars.ContextVar["Layout | None"] = contextvars.ContextVar("layout", default=None)
 
 
@@ -74,6 +77,29 @@ class Layout:
     def sharding(self, axes: Axes, shape: Sequence[int]) -> NamedSharding:
         """`spec(axes, shape)` on this mesh; raises the same errors."""
         return NamedSharding(self.mesh, self.spec(axes, shape))
+
+    def like(
+        self, sharding: NamedSharding, shape: Sequence[int], *, over_data: bool = False
+    ) -> NamedSharding:
+        """Where an array lies that belongs to another one.
+
+        Args:
+            sharding: Of that one, which has the same dims, or larger ones where this has 1.
+            shape: Of this one.
+            over_data: Split the largest dim that divides over the data axis too, if there is one.
+        """
+        given = (*sharding.spec, *(None for _ in range(len(shape) - len(sharding.spec))))
+        parts = [
+            () if part is None or size == 1 else (part,) if isinstance(part, str) else tuple(part)
+            for part, size in zip(given, shape, strict=True)
+        ]
+        used = {axis for part in parts for axis in part}
+        if over_data and self.mesh.shape.get(DATA, 1) > 1 and DATA not in used:
+            for dim in sorted(range(len(shape)), key=lambda dim: -shape[dim]):
+                if shape[dim] % self._ways((*parts[dim], DATA)) == 0:
+                    parts[dim] = (*parts[dim], DATA)
+                    break
+        return NamedSharding(self.mesh, PartitionSpec(*(part or None for part in parts)))
 
     def ways(self, name: str) -> int:
         """Into how many parts the logical axis `name` is split.

@@ -17,15 +17,37 @@ from maxtext.types import DType, Initializer, PRNGKeyArray, Weight
 
 @dataclasses.dataclass(frozen=True)
 class Param:
-    """One weight that does not exist yet."""
+    """One weight that does not exist yet, or several equal ones stacked.
+
+    Attributes:
+        shape: Of all of it.
+        axes: The logical axis of each dim.
+        init: Draws it.
+        dtype: Its type.
+        num_in: Where it is a matrix, how many of its own dims, the first ones, are summed over
+            when it is applied; 0: a norm, a bias.
+        num_stacked: Leading dims that count equal weights, such as the layers.
+    """
 
     shape: tuple[int, ...]
     axes: Axes
     init: Initializer
     dtype: DType
+    num_in: int = 0
+    num_stacked: int = 0
 
     def __post_init__(self) -> None:
         assert len(self.shape) == len(self.axes), f"{self.shape} and {self.axes} differ in rank"
+
+    @property
+    def in_dims(self) -> tuple[int, ...]:
+        """Dims that are summed over when the matrix is applied."""
+        return tuple(range(self.num_stacked, self.num_stacked + self.num_in))
+
+    @property
+    def out_dims(self) -> tuple[int, ...]:
+        """The other dims of the matrix, or all dims of a vector."""
+        return tuple(range(self.num_stacked + self.num_in, len(self.shape)))
 
     @property
     def size(self) -> int:
@@ -33,9 +55,11 @@ class Param:
         return math.prod(self.shape)
 
 
-def param(shape: tuple[int, ...], axes: Axes, init: Initializer, dtype: DType) -> Weight:
+def param(
+    shape: tuple[int, ...], axes: Axes, init: Initializer, dtype: DType, *, num_in: int = 0
+) -> Weight:
     """Declares a weight; typed as the array that `initialize` will put there."""
-    return cast(Weight, Param(shape, axes, init, dtype))
+    return cast(Weight, Param(shape, axes, init, dtype, num_in))
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -87,6 +111,24 @@ def map_params[T](fn: Callable[[str, Param], Any], specs: T) -> T:
     )
 
 
+def select[T](tree: T, mask: Any) -> T:
+    """The tree with None, which is no leaf, in the place of all whose mask is False."""
+
+    def one(leaf: Any, keep: Any) -> Any:
+        return leaf if keep else None
+
+    return jax.tree.map(one, tree, mask, is_leaf=lambda leaf: leaf is None or _is_param(leaf))
+
+
+def merge[T](first: T, second: T) -> T:
+    """The leaves of `first`, and where it has None those of `second`."""
+
+    def one(leaf: Any, other: Any) -> Any:
+        return other if leaf is None else leaf
+
+    return jax.tree.map(one, first, second, is_leaf=lambda leaf: leaf is None)
+
+
 def count_params(specs: Any) -> int:
     """Number of weights."""
     return sum(one.size for one in named_leaves(specs).values())
@@ -99,7 +141,13 @@ def stack[T](specs: T, size: int, axis: str) -> T:
         def init(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DType) -> jax.Array:
             return jax.vmap(lambda k: one.init(k, shape[1:], dtype))(jax.random.split(key, size))
 
-        return Param((size, *one.shape), (axis, *one.axes), init, one.dtype)
+        return dataclasses.replace(
+            one,
+            shape=(size, *one.shape),
+            axes=(axis, *one.axes),
+            init=init,
+            num_stacked=one.num_stacked + 1,
+        )
 
     return map_params(stacked, specs)
 

@@ -5,6 +5,7 @@ import logging
 import time
 
 import jax
+import numpy as np
 
 from maxtext.config.errors import ConfigError
 from maxtext.config.flat import flatten
@@ -57,7 +58,8 @@ def _run_steps(run: Run, interrupt: Interrupt) -> None:
     try:
         while run.step < training.steps and (loaded := feed.next(done=run.step)) is not None:
             started = time.perf_counter()
-            run.state, metrics = run.step_fn(run.state, loaded.batch)
+            rate = np.float32(run.setup.schedule(run.step))
+            run.state, metrics = run.step_fn(run.state, loaded.batch, rate)
             run.recorder.add(
                 Dispatched(
                     step=run.step,

@@ -92,6 +92,7 @@ class Recorder:
             grad_norm=float(metrics.grad_norm),
             learning_rate=float(metrics.learning_rate),
             batch_digest=done.batch_digest,
+            skipped=None if metrics.skipped is None else bool(metrics.skipped),
             extras={
                 "learning/z_loss": float(metrics.z_loss),
                 "learning/param_norm": float(metrics.param_norm),

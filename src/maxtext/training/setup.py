@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import NamedSharding
 
 from maxtext.config.schema import Config
@@ -18,10 +17,11 @@ from maxtext.data.batch import Batch, Shard
 from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Model, model_params
 from maxtext.models.registry import architecture
-from maxtext.optim.optimizer import optimizer
-from maxtext.optim.schedules import schedule
+from maxtext.optim.optimizer import Optimizer, optimizer
+from maxtext.optim.schedules import Schedule, schedule
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.mesh import make_layout
+from maxtext.parallel.params import select
 from maxtext.training.loss import LossFn
 from maxtext.training.state import TrainState, abstract_state, state_shardings
 from maxtext.training.step import TrainStep
@@ -40,7 +40,7 @@ class Setup:
         layout: Mesh and rules.
         architecture: The model.
         specs: Its weights, declared.
-        optimizer: Gradients to updates.
+        optimizer: Gradients to new weights.
         schedule: Learning rate of a step.
         abstract: Shapes and shardings of the state.
     """
@@ -50,8 +50,8 @@ class Setup:
     layout: Layout
     architecture: Architecture
     specs: Model
-    optimizer: optax.GradientTransformation
-    schedule: optax.Schedule
+    optimizer: Optimizer
+    schedule: Schedule
     abstract: TrainState
 
     @property
@@ -81,12 +81,16 @@ class Setup:
     def train_step(self) -> TrainStep:
         """The step, not compiled."""
         training = self.config.training
+        over_data = self.config.mesh.shard_optimizer_over_data
+        place = functools.partial(self.layout.like, over_data=over_data)
+        trained = select(self.abstract.params, self.optimizer.trainable)
         return TrainStep(
             loss_fn=self.loss_fn(dropout=True),
             optimizer=self.optimizer,
-            schedule=self.schedule,
-            shardings=state_shardings(self.abstract).params,
+            shardings=state_shardings(self.abstract),
+            update_shardings=jax.tree.map(lambda one: place(one.sharding, one.shape), trained),
             accumulation=training.gradient_accumulation_steps,
+            grad_dtype=self.config.optimizer.grad_dtype,
             z_loss_multiplier=training.z_loss_multiplier,
             seed=training.init_weights_seed,
         )
@@ -96,6 +100,10 @@ class Setup:
         one = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.batch_sharding(shape))
         names = [field.name for field in dataclasses.fields(Batch)]
         return Batch(**cast(dict[str, Any], dict.fromkeys(names, one)))
+
+    def abstract_rate(self) -> jax.ShapeDtypeStruct:
+        """Shape and sharding of the learning rate that a step is given."""
+        return jax.ShapeDtypeStruct((), jnp.float32, sharding=self.layout.sharding((), ()))
 
 
 def prepare(config: Config) -> Setup:
@@ -111,8 +119,8 @@ def prepare(config: Config) -> Setup:
         layout = make_layout(config.mesh, jax.devices())
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         specs = model_params(model)
-        rate = schedule(config.optimizer, steps=config.training.steps)
-        transform = optimizer(config.optimizer, rate)
+        transform = optimizer(config.optimizer, specs)
+        over_data = config.mesh.shard_optimizer_over_data
         model_name = Path(config.run.model_name).stem
         name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
         setup = Setup(
@@ -122,8 +130,8 @@ def prepare(config: Config) -> Setup:
             architecture=model,
             specs=specs,
             optimizer=transform,
-            schedule=rate,
-            abstract=abstract_state(specs, transform, layout),
+            schedule=schedule(config.optimizer, steps=config.training.steps),
+            abstract=abstract_state(specs, transform, layout, over_data=over_data),
         )
         _check_batch(setup)
         _check_tiles(setup)

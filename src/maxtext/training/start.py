@@ -6,9 +6,11 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
+import numpy as np
 from jax.stages import Compiled, Traced
 
 from maxtext.checkpoint.loading import load_full_state
@@ -21,7 +23,10 @@ from maxtext.metrics.devices import memory_use, peak_flops
 from maxtext.metrics.flops import train_flops
 from maxtext.metrics.step_log import StepLog, Workload
 from maxtext.models.backend import config_errors
+from maxtext.optim.optimizer import SPIKES
+from maxtext.optim.schedules import schedule_length
 from maxtext.parallel.distributed import together
+from maxtext.parallel.layout import DATA
 from maxtext.parallel.mesh import describe
 from maxtext.parallel.params import count_params, named_leaves
 from maxtext.training.evaluation import Evaluation
@@ -33,7 +38,7 @@ from maxtext.training.step import StepMetrics
 _logger = logging.getLogger(__name__)
 GIB = 2**30
 
-type StepFn = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
+type StepFn = Callable[[TrainState, Batch, np.float32], tuple[TrainState, StepMetrics]]
 
 
 @dataclasses.dataclass
@@ -135,10 +140,12 @@ def starting_state(
         _logger.info("resumed from step %d of %s", int(found.state.step), setup.directory)
         if found.set_aside:
             _logger.info("set aside newer steps: %s", ", ".join(map(str, found.set_aside)))
+        _log_schedule(setup, found.config, found.step)
         return found.state, found.data_states
     if config.load_full_state_path:
         found = load_full_state(config.load_full_state_path, setup.abstract)
         _logger.info("state of step %d of %s", found.step, config.load_full_state_path)
+        _log_schedule(setup, found.config, found.step)
         return found.state, found.data_states
     if config.load_parameters_path:
         params = load_weights(
@@ -157,7 +164,8 @@ def trace_step(setup: Setup) -> Traced:
         ValueError: An activation cannot be laid out so.
     """
     step = jax.jit(setup.train_step(), donate_argnums=0)
-    return step.trace(setup.abstract, setup.abstract_batch(setup.batch_shape))
+    batch = setup.abstract_batch(setup.batch_shape)
+    return step.trace(setup.abstract, batch, setup.abstract_rate())
 
 
 def compile_step(traced: Traced) -> StepFn:
@@ -197,6 +205,52 @@ def log_start(setup: Setup) -> None:
         config.compute.attention,
         config.compute.dtype,
     )
+    _log_optimizer(setup)
+
+
+def _log_optimizer(setup: Setup) -> None:
+    """Logs what is trained, and how the optimizer's state is split, where that is not the rule."""
+    weights, mask = named_leaves(setup.specs), named_leaves(setup.optimizer.trainable)
+    trained = {name: weight for name, weight in weights.items() if mask[name]}
+    if len(trained) < len(weights):
+        _logger.info(
+            "trained are %s of %s parameters: %d of %d arrays",
+            f"{count_params(trained):,}",
+            f"{count_params(weights):,}",
+            len(trained),
+            len(weights),
+        )
+    if setup.config.mesh.shard_optimizer_over_data:
+        state = named_leaves(setup.abstract.opt_state)
+        arrays = [
+            leaf for name, leaf in state.items() if leaf.ndim and name.split("/")[0] != SPIKES
+        ]
+        whole = [leaf for leaf in arrays if DATA not in jax.tree.leaves(tuple(leaf.sharding.spec))]
+        _logger.info(
+            "the optimizer's state is split over data %d: %d of %d arrays; %.3g GiB do not divide",
+            setup.layout.mesh.shape.get(DATA, 1),
+            len(arrays) - len(whole),
+            len(arrays),
+            sum(leaf.size * leaf.dtype.itemsize for leaf in whole) / GIB,
+        )
+
+
+def _log_schedule(setup: Setup, saved: Mapping[str, Any], step: int) -> None:
+    """Says so where the schedule is another one than the checkpoint's run had."""
+    config = setup.config
+    length = schedule_length(config.optimizer, steps=config.training.steps)
+    before = saved["learning_rate_schedule_steps"]
+    before = before if before > 0 else saved["steps"]
+    if length != before and config.optimizer.lr_schedule_type != "constant":
+        _logger.info(
+            "the learning rate follows a schedule of %d steps, no longer one of %d: %.3e at step "
+            "%d; learning_rate_schedule_steps=%d keeps it",
+            length,
+            before,
+            setup.schedule(step),
+            step,
+            before,
+        )
 
 
 def _open_store(setup: Setup) -> CheckpointStore:

@@ -4,10 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from maxtext.models.decoder import Model
-from maxtext.optim.optimizer import optimizer_shardings
+from maxtext.optim.optimizer import Optimizer, optimizer_shardings
 from maxtext.parallel import params as specs_of
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.params import pytree
@@ -29,9 +28,15 @@ class TrainState:
 
 
 def abstract_state(
-    specs: Model, optimizer: optax.GradientTransformation, layout: Layout
+    specs: Model, optimizer: Optimizer, layout: Layout, *, over_data: bool = False
 ) -> TrainState:
     """Shapes, types and shardings of the state; the target of a restore. No memory is used.
+
+    Args:
+        specs: The weights, declared.
+        optimizer: Whose state is part of it.
+        layout: Where all of it lies.
+        over_data: Split the optimizer's state over the data axis too.
 
     Raises:
         ValueError: A weight cannot be laid out so.
@@ -41,7 +46,7 @@ def abstract_state(
     placed = jax.tree.map(
         lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
         shapes,
-        optimizer_shardings(optimizer, params, layout),
+        optimizer_shardings(shapes, params, layout, over_data=over_data),
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=layout.sharding((), ()))
     return TrainState(step=step, params=params, opt_state=placed)
@@ -53,7 +58,7 @@ def state_shardings(abstract: TrainState) -> TrainState:
 
 
 def fresh_state(
-    specs: Model, optimizer: optax.GradientTransformation, abstract: TrainState, *, seed: int
+    specs: Model, optimizer: Optimizer, abstract: TrainState, *, seed: int
 ) -> TrainState:
     """Random weights and a new optimizer; the same numbers on every mesh."""
 
@@ -65,9 +70,7 @@ def fresh_state(
     return jax.jit(draw, out_shardings=state_shardings(abstract))()
 
 
-def state_from_params(
-    params: Any, optimizer: optax.GradientTransformation, abstract: TrainState
-) -> TrainState:
+def state_from_params(params: Any, optimizer: Optimizer, abstract: TrainState) -> TrainState:
     """Given weights and a new optimizer, at step 0."""
     shardings = state_shardings(abstract)
     opt_state = jax.jit(optimizer.init, out_shardings=shardings.opt_state)(params)

@@ -5,15 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from maxtext.data.batch import Batch
 from maxtext.models.decoder import Model
+from maxtext.optim.optimizer import Optimizer, global_norm
 from maxtext.parallel.layout import constrain
-from maxtext.parallel.params import pytree
+from maxtext.parallel.params import merge, pytree, select
 from maxtext.training.loss import LossFn, LossSums
 from maxtext.training.state import TrainState
-from maxtext.types import Array, Float, Int
+from maxtext.types import Array, Bool, DType, Float, Int
 
 
 @pytree
@@ -28,6 +28,8 @@ class StepMetrics:
         grad_norm: Global L2 norm of the gradient before clipping.
         param_norm: Global L2 norm of the weights before the update.
         learning_rate: Rate of this step's update.
+        skipped: Whether there was no update since the step was a spike; None where none is ever
+            skipped.
     """
 
     loss: Float[Array, ""]
@@ -37,6 +39,7 @@ class StepMetrics:
     grad_norm: Float[Array, ""]
     param_norm: Float[Array, ""]
     learning_rate: Float[Array, ""]
+    skipped: Bool[Array, ""] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,56 +48,69 @@ class TrainStep:
 
     Attributes:
         loss_fn: Sums of the loss over (a part of) a batch.
-        optimizer: Gradients to updates.
-        schedule: The learning rate, for the log.
-        shardings: Where gradients lie: as their weights.
+        optimizer: Gradients to new weights.
+        shardings: Where the state lies, before and after.
+        update_shardings: Where gradients lie while the optimizer works: as the state that it
+            keeps for each weight.
         accumulation: Parts that the batch is taken in, one after another.
+        grad_dtype: Type of the gradients of a part; their sum is float32.
         z_loss_multiplier: Weight of the z-loss.
         seed: Of dropout.
     """
 
     loss_fn: LossFn
-    optimizer: optax.GradientTransformation
-    schedule: optax.Schedule
-    shardings: Any
+    optimizer: Optimizer
+    shardings: TrainState
+    update_shardings: Any
     accumulation: int = 1
+    grad_dtype: DType = jnp.float32
     z_loss_multiplier: float = 0.0
     seed: int = 0
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        """The next state, and the step's metrics."""
+    def __call__(
+        self, state: TrainState, batch: Batch, rate: Float[Array, ""]
+    ) -> tuple[TrainState, StepMetrics]:
+        """The next state, and the step's metrics; `rate` is the learning rate."""
         tokens = jnp.maximum(1, jnp.sum(batch.counts))
         grads, sums = self._gradients(state, batch, tokens)
-        updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
-        # What is reckoned in float32 is kept in the type that the state began with.
-        opt_state = jax.tree.map(lambda new, old: new.astype(old.dtype), opt_state, state.opt_state)
-        params = optax.apply_updates(state.params, updates)
         lm_loss, z_loss = sums.cross_entropy / tokens, sums.z_loss / tokens
+        loss = lm_loss + self.z_loss_multiplier * z_loss
+        grads = jax.lax.with_sharding_constraint(grads, self.update_shardings)
+        updated = self.optimizer.update(grads, state.opt_state, state.params, rate=rate, loss=loss)
         metrics = StepMetrics(
-            loss=lm_loss + self.z_loss_multiplier * z_loss,
+            loss=loss,
             lm_loss=lm_loss,
             z_loss=z_loss,
             total_weights=sums.tokens,
-            grad_norm=optax.tree.norm(grads),
-            param_norm=optax.tree.norm(state.params),
-            learning_rate=jnp.asarray(self.schedule(state.step), jnp.float32),
+            grad_norm=updated.grad_norm,
+            param_norm=global_norm(state.params),
+            learning_rate=rate,
+            skipped=updated.skipped,
         )
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+        after = TrainState(step=state.step + 1, params=updated.params, opt_state=updated.opt_state)
+        return jax.lax.with_sharding_constraint(after, self.shardings), metrics
 
     def _gradients(
         self, state: TrainState, batch: Batch, tokens: jax.Array
     ) -> tuple[Any, LossSums]:
-        """Gradients of the loss over the whole batch, whatever parts it is taken in, in float32."""
+        """Gradients of the loss over the whole batch, whatever parts it is taken in, in float32.
 
-        def part_loss(params: Model, part: Batch, index: jax.Array) -> tuple[jax.Array, LossSums]:
+        None for weights that are not trained.
+        """
+        trained = select(state.params, self.optimizer.trainable)
+        shardings = select(self.shardings.params, self.optimizer.trainable)
+
+        def part_loss(trained: Model, part: Batch, index: jax.Array) -> tuple[jax.Array, LossSums]:
+            params = merge(trained, state.params)
             sums = self.loss_fn(params, part, self._dropout_key(state.step, index))
             total = sums.cross_entropy + self.z_loss_multiplier * sums.z_loss
             return total / tokens, sums
 
         def part_grads(part: Batch, index: jax.Array) -> tuple[Any, LossSums]:
-            grads, sums = jax.grad(part_loss, has_aux=True)(state.params, part, index)
-            grads = jax.tree.map(lambda grad: grad.astype(jnp.float32), grads)
-            return jax.lax.with_sharding_constraint(grads, self.shardings), sums
+            grads, sums = jax.grad(part_loss, has_aux=True)(trained, part, index)
+            grads = jax.tree.map(lambda grad: grad.astype(self.grad_dtype), grads)
+            grads = jax.lax.with_sharding_constraint(grads, shardings)
+            return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), sums
 
         if self.accumulation == 1:
             return part_grads(batch, jnp.zeros((), jnp.int32))
@@ -102,10 +118,10 @@ class TrainStep:
         def add(carry: tuple[Any, LossSums], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, carry, part_grads(*part)), None
 
-        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params)
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), trained)
         zero = jnp.zeros((), jnp.float32)
         sums = LossSums(cross_entropy=zero, z_loss=zero, tokens=jnp.zeros((), jnp.int32))
-        carry = (jax.lax.with_sharding_constraint(zeros, self.shardings), sums)
+        carry = (jax.lax.with_sharding_constraint(zeros, shardings), sums)
         parts = (split(batch, self.accumulation), jnp.arange(self.accumulation))
         return jax.lax.scan(add, carry, parts)[0]
 

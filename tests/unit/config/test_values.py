@@ -201,6 +201,14 @@ def test_lists_are_written_with_or_without_brackets(text: str, items: tuple[str,
     assert load([f"train_data_columns={text}"], {}).config.data.train_data_columns == items
 
 
+def test_items_in_quotes_may_hold_anything() -> None:
+    text = """trainable_parameters_mask=['[a-z]{1,2}/x', "it's", plain]"""
+    mask = load([text], {}).config.optimizer.trainable_parameters_mask
+    assert mask == ("[a-z]{1,2}/x", "it's", "plain")
+    with pytest.raises(ConfigError, match="put an item with commas or brackets in quotes"):
+        load(["trainable_parameters_mask=[a-z]{1,2}"], {})
+
+
 @pytest.mark.parametrize("text", ["", "a,,b", "[a", "[[a]]", "{a: b}", "a,"])
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a list"):

@@ -80,6 +80,16 @@ def test_the_step_line_has_upstreams_fields_in_their_order_and_ours_after(lines,
     )
 
 
+def test_a_skipped_step_is_marked_and_one_that_could_have_been_is_counted(lines, tmp_path) -> None:
+    with open_log(tmp_path) as log:
+        log.step(record(1, skipped=True))
+        log.step(record(2, skipped=False))
+        log.step(record(3))
+    shown = ["skipped: no update, a spike" in line for line in lines.messages]
+    assert shown == [True, False, False]
+    assert [one.get("skipped") for one in history(tmp_path)] == [1, 0, None]
+
+
 def test_a_slow_device_still_shows_its_rate(lines, tmp_path) -> None:
     slow = Workload(steps=3, tokens_per_device=32.0, flops_per_device=2e7, peak_flops=None)
     with open_log(tmp_path, workload=slow) as log:

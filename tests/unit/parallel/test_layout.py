@@ -101,3 +101,40 @@ def test_layouts_nest_and_end_with_their_block() -> None:
             raise RuntimeError("boom")
         assert current_layout() is outer
     assert current_layout() is None
+
+
+def test_what_belongs_to_a_weight_lies_as_it_does() -> None:
+    layout = layout_of(2, 2, 2)
+    weight = layout.sharding(("embed", "mlp", "norm"), (8, 6, 5))
+    assert layout.like(weight, (8, 6, 5)).is_equivalent_to(weight, 3)
+    assert layout.like(weight, (1, 6, 1)).spec == P(None, "tensor", None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "want"),
+    [
+        ((8, 6, 5), P(("fsdp", "data"), ("tensor",), None)),
+        ((8, 12, 5), P(("fsdp",), ("tensor", "data"), None)),
+        ((8, 6, 10), P(("fsdp",), ("tensor",), ("data",))),
+        ((6, 6, 5), P(("fsdp",), ("tensor",), None)),
+        ((1, 4, 1), P(None, ("tensor", "data"), None)),
+        ((1, 2, 1), P(None, ("tensor",), None)),
+    ],
+)
+def test_the_largest_dim_that_divides_is_split_over_data_too(
+    shape: tuple[int, ...], want: P
+) -> None:
+    layout = layout_of(2, 2, 2)
+    weight = NamedSharding(layout.mesh, P("fsdp", "tensor", None))
+    assert layout.like(weight, shape, over_data=True).is_equivalent_to(
+        NamedSharding(layout.mesh, want), 3
+    )
+
+
+def test_nothing_is_split_over_data_twice_or_without_it() -> None:
+    layout = layout_of(2, 2, 2)
+    weight = NamedSharding(layout.mesh, P("data", None))
+    assert layout.like(weight, (4, 8), over_data=True).is_equivalent_to(weight, 2)
+    one = layout_of(1, 2, 2)
+    weight = NamedSharding(one.mesh, P("fsdp", None))
+    assert one.like(weight, (4, 8), over_data=True).is_equivalent_to(weight, 2)

@@ -10,9 +10,11 @@ from maxtext.parallel.params import (
     abstract,
     count_params,
     initialize,
+    merge,
     named_leaves,
     param,
     pytree,
+    select,
     shardings,
     stack,
 )
@@ -73,7 +75,43 @@ def test_stack_adds_a_named_leading_dim_to_every_spec() -> None:
         "second": (5, 8, 6),
     }
     assert leaves["first"].axes == ("layers", "embed", "mlp")
+    assert (leaves["first"].num_stacked, stack(specs, 2, "x").first.num_stacked) == (1, 2)
     assert count_params(specs) == 5 * (4 + 8) * 6
+
+
+def test_every_matrix_knows_what_it_sums_over() -> None:
+    specs = named_leaves(tiny_setup("use_qk_norm=true").specs)
+    summed = {
+        name: [spec.axes[dim] for dim in spec.in_dims]
+        for name, spec in specs.items()
+        if spec.num_in
+    }
+    layers = "decoder/layers"
+    assert summed == {
+        "token_embedder/embedding": ["vocab"],
+        f"{layers}/self_attention/query/kernel": ["embed"],
+        f"{layers}/self_attention/key/kernel": ["embed"],
+        f"{layers}/self_attention/value/kernel": ["embed"],
+        f"{layers}/self_attention/out/kernel": ["heads", "kv"],
+        f"{layers}/mlp/wi_0/kernel": ["embed"],
+        f"{layers}/mlp/wi_1/kernel": ["embed"],
+        f"{layers}/mlp/wo/kernel": ["mlp"],
+        "decoder/logits_dense/kernel": ["embed"],
+    }
+    out = specs[f"{layers}/self_attention/out/kernel"]
+    assert [out.axes[dim] for dim in out.out_dims] == ["embed"]
+
+
+def test_a_selection_merged_with_the_rest_is_the_whole() -> None:
+    whole = {"a": 1, "b": {"c": 2, "absent": None}, "d": 3}
+    mask = {"a": True, "b": {"c": False, "absent": None}, "d": True}
+    some = select(whole, mask)
+    assert some == {"a": 1, "b": {"c": None, "absent": None}, "d": 3}
+    assert select(some, jax.tree.map(lambda keep: not keep, mask)) == select(
+        whole, {"a": False, "b": {"c": False, "absent": None}, "d": False}
+    )
+    assert merge(some, whole) == whole
+    assert merge({**some, "a": 7}, whole) == {**whole, "a": 7}
 
 
 def test_random_kernels_have_variance_one_over_fan_in() -> None:

@@ -47,10 +47,14 @@ def recorder(log: FakeLog, *argv: str) -> Recorder:
     return Recorder(log, load(argv, {}).config.training)
 
 
-def step(number: int, *, started: float = 0.0, **values: float) -> Dispatched:
+def step(
+    number: int, *, started: float = 0.0, skipped: bool | None = None, **values: float
+) -> Dispatched:
     numbers = {field.name: 1.0 for field in dataclasses.fields(StepMetrics)} | values
     scalars = {name: jnp.float32(value) for name, value in numbers.items()}
-    metrics = StepMetrics(**scalars | {"total_weights": jnp.int32(7)})
+    others = {"total_weights": jnp.int32(7), "skipped": None}
+    others |= {} if skipped is None else {"skipped": jnp.bool_(skipped)}
+    metrics = StepMetrics(**scalars | others)
     return Dispatched(number, metrics, f"digest{number}", 0.25, started)
 
 
@@ -77,6 +81,15 @@ def test_a_record_holds_the_steps_numbers(log: FakeLog) -> None:
         "learning/param_norm": 1.0,
         "perf/input_wait_seconds": 0.25,
     }
+    assert record.skipped is None
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_a_record_says_whether_the_step_was_skipped(log: FakeLog, skipped: bool) -> None:
+    records = recorder(log)
+    records.add(step(3, skipped=skipped))
+    records.flush()
+    assert log.records[0].skipped is skipped
 
 
 def test_a_step_lasts_from_the_end_of_the_one_before(log: FakeLog, clock: Clock) -> None:

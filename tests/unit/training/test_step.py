@@ -11,9 +11,10 @@ import pytest
 from maxtext.data.batch import UNCOUNTED, Batch, empty_batch, host_batch
 from maxtext.models.decoder import Model
 from maxtext.parallel.layout import use_layout
+from maxtext.parallel.params import named_leaves
 from maxtext.training.loss import LossFn, LossSums
-from maxtext.training.state import state_shardings
-from maxtext.training.step import TrainStep, split
+from maxtext.training.start import trace_step
+from maxtext.training.step import split
 from tiny import LENGTH, ROWS, Taken, ragged_batch, start_state, take_steps, tiny_setup
 
 
@@ -40,18 +41,11 @@ def test_the_mean_is_over_tokens_not_over_parts(accumulation: int, segments: lis
     planes = np.zeros((4, 2, 3), np.int32)
     planes[1] = [[1, 1, 1], [5, *(UNCOUNTED if one else 99 for one in segments[1:])]]
     planes[3] = [[1, 1, 1], segments]
-    setup, chain = tiny_setup(), optax.sgd(1.0)
-    step = TrainStep(
-        loss_fn=LossesInTargets(setup.architecture, setup.config.compute),
-        optimizer=chain,
-        schedule=optax.constant_schedule(1.0),
-        shardings=state_shardings(setup.abstract).params,
-        accumulation=accumulation,
-    )
-    state = start_state(setup)
-    state = dataclasses.replace(state, opt_state=chain.init(state.params))
+    setup = tiny_setup("opt_type=sgd", f"gradient_accumulation_steps={accumulation}")
+    loss_fn = LossesInTargets(setup.architecture, setup.config.compute)
+    step = dataclasses.replace(setup.train_step(), loss_fn=loss_fn)
     with use_layout(setup.layout):
-        after, metrics = jax.jit(step)(state, host_batch(planes))
+        after, metrics = jax.jit(step)(start_state(setup), host_batch(planes), np.float32(1.0))
     assert metrics.loss == metrics.lm_loss == 2.0
     assert metrics.total_weights == 4
     assert metrics.grad_norm == 2.0
@@ -72,9 +66,9 @@ def test_accumulation_changes_nothing(accumulation: int, whole: Taken) -> None:
         f"per_device_batch_size={ROWS // accumulation}",
     )
     got = take_steps(setup, ragged_batch())
-    for field in dataclasses.fields(got.metrics):
-        value, want = getattr(got.metrics, field.name), getattr(whole.metrics, field.name)
-        np.testing.assert_allclose(value, want, rtol=1e-6, err_msg=field.name)
+    for name, value in named_leaves(got.metrics).items():
+        want = named_leaves(whole.metrics)[name]
+        np.testing.assert_allclose(value, want, rtol=1e-6, err_msg=name)
     means, want = optax.tree.get(got.state, "mu"), optax.tree.get(whole.state, "mu")
     for mean, other in zip(jax.tree.leaves(means), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(mean, other, atol=2e-6 * np.abs(other).max())
@@ -183,8 +177,64 @@ def test_narrow_weights_keep_the_types_of_their_state(accumulation: str) -> None
     assert taken.metrics.grad_norm.dtype == np.float32
 
 
-def test_each_weight_and_moment_stays_where_it_lies() -> None:
-    setup = tiny_setup("ici_fsdp_parallelism=4", "ici_tensor_parallelism=2", devices=8)
+def test_gradients_of_each_part_are_rounded_and_their_sum_is_not() -> None:
+    keys = ("opt_type=sgd", "gradient_accumulation_steps=4", "per_device_batch_size=2")
+    whole, narrow = tiny_setup(*keys), tiny_setup(*keys, "grad_dtype=bfloat16")
+    before = named_leaves(jax.device_get(start_state(whole).params))
+    wide, rounded = (take_steps(setup, ragged_batch()) for setup in (whole, narrow))
+    assert rounded.metrics.grad_norm.dtype == np.float32
+    assert rounded.metrics.grad_norm == pytest.approx(float(wide.metrics.grad_norm), rel=1e-3)
+    assert rounded.metrics.grad_norm != wide.metrics.grad_norm
+    # Sums of four numbers of 8 bits, seldom of 8 bits again.
+    sums = (before[KERNEL] - rounded.params[KERNEL]) / 1e-2
+    assert np.mean(sums != sums.astype(jnp.bfloat16).astype(np.float32)) > 0.5
+
+
+KERNEL = "decoder/logits_dense/kernel"
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_frozen_weights_keep_their_bits_and_have_no_gradient(accumulation: int) -> None:
+    setup = tiny_setup(
+        "trainable_parameters_mask=mlp/,norm",
+        f"gradient_accumulation_steps={accumulation}",
+        f"per_device_batch_size={ROWS // accumulation}",
+    )
+    before = named_leaves(jax.device_get(start_state(setup).params))
+    taken = take_steps(setup, ragged_batch(), steps=2)
+    for name, leaf in taken.params.items():
+        frozen = "mlp/" not in name and "norm" not in name
+        assert np.array_equal(leaf, before[name]) == frozen, name
+    everything = take_steps(tiny_setup(), ragged_batch())
+    one = take_steps(setup, ragged_batch())
+    assert one.metrics.loss == pytest.approx(float(everything.metrics.loss), rel=1e-6)
+    moments = everything.state.opt_state["adamw"].mu.decoder.groups["layers"].mlp
+    kept = one.state.opt_state["adamw"].mu.decoder.groups["layers"].mlp
+    for got, want in zip(jax.tree.leaves(kept), jax.tree.leaves(moments), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+    want = np.sqrt(
+        sum(np.sum(leaf**2) for leaf in jax.tree.leaves(one.state.opt_state["adamw"].mu))
+    )
+    assert one.metrics.grad_norm == pytest.approx(want / (1 - 0.9), rel=1e-5)
+
+
+def test_rate_and_length_of_a_run_are_no_part_of_its_program() -> None:
+    programs = {
+        trace_step(tiny_setup(*argv)).lower().as_text()
+        for argv in ((), ("steps=77", "learning_rate=3e-3", "lr_schedule_type=wsd"))
+    }
+    assert len(programs) == 1
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("ici_fsdp_parallelism=4",),
+        ("ici_data_parallelism=2", "ici_fsdp_parallelism=2", "shard_optimizer_over_data=true"),
+    ],
+)
+def test_each_weight_and_moment_stays_where_it_lies(argv: tuple[str, ...]) -> None:
+    setup = tiny_setup(*argv, "ici_tensor_parallelism=2", devices=8)
     taken = take_steps(setup, ragged_batch())
     for leaf, abstract in zip(
         jax.tree.leaves(taken.state), jax.tree.leaves(setup.abstract), strict=True
