@@ -27,7 +27,7 @@ def _without_times(record: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in record.items()
-        if name not in (*_TIMES, "eval/seconds") and not name.startswith("perf/")
+        if name not in (*_TIMES, "eval/seconds") and not name.startswith(("perf/", "goodput/"))
     }
 
 

@@ -129,6 +129,48 @@ BAD = {
         ("keep one",),
         files={"a/checkpoints/1/config/metadata": "{}"},
     ),
+    "steps to keep that are never saved": Bad(
+        "checkpoint_keep_period=300 checkpoint_period=200",
+        ("checkpoint_keep_period=300", "use a multiple of 200, such as 400"),
+    ),
+    "a period of zero": Bad("checkpoint_keep_period=0", ("-1 keeps none for good",)),
+    "steps to keep of all": Bad(
+        "checkpoint_keep_period=1000 max_num_checkpoints_to_keep=-1", ("would be ignored",)
+    ),
+    "the best of what is not evaluated": Bad(
+        "num_best_checkpoints_to_keep=1", ("eval_interval=-1", "set eval_interval=1000")
+    ),
+    "the best of what is not saved": Bad(
+        "num_best_checkpoints_to_keep=1 eval_interval=300 checkpoint_period=200 eval_steps=1",
+        ("num_best_checkpoints_to_keep=1", "a multiple of the other"),
+    ),
+    "a local folder without a period": Bad(
+        "local_checkpoint_directory=ssd", ("local_checkpoint_period=0", "set both")
+    ),
+    "a local period without a folder": Bad("local_checkpoint_period=5", ("set both",)),
+    "local checkpoints that are rarer": Bad(
+        "local_checkpoint_directory=ssd local_checkpoint_period=1000",
+        ("local_checkpoint_period=1000", "use less than 1000"),
+    ),
+    "local checkpoints in the run's folder": Bad(
+        "local_checkpoint_directory=output/ local_checkpoint_period=5", ("another folder",)
+    ),
+    "local checkpoints of none": Bad(
+        "local_checkpoint_directory=ssd local_checkpoint_period=5 enable_checkpointing=false",
+        ("enable_checkpointing=true",),
+    ),
+    "a local folder that is a file": Bad(
+        "local_checkpoint_directory=a.jsonl local_checkpoint_period=5",
+        ("a.jsonl is not a folder",),
+        files=DATA,
+    ),
+    "another profiler": Bad("profiler=nsys", ("one of '' (empty), xplane",)),
+    "a trace after the end": Bad(
+        "profiler=xplane steps=5", ("would end after 6 steps", "at least steps=6")
+    ),
+    "a trace of no steps": Bad("profiler=xplane profiler_steps=0", ("at least 1",)),
+    "steps to trace without a profiler": Bad("profiler_steps=9", ("add profiler=xplane",)),
+    "a key of upstream's profiler": Bad("profile_periodically_period=100", ("one trace a start",)),
     "a step of no run": Bad("restore_step=5", ("run_name is empty",)),
     "a run name with a slash": Bad("run_name=a/b", ("without a slash",)),
     "an output folder that is a file": Bad(

@@ -106,25 +106,22 @@ def part_checksum(part: jax.Array, start: tuple[int, ...], shape: tuple[int, ...
 
 
 def sealed_values(
-    leaves: Mapping[str, Mapping[str, Any]],
-    data_states: list[dict[str, Any]],
-    config: Mapping[str, Any],
+    leaves: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The JSON values of a step, with the checksums of all that it holds.
 
     Args:
         leaves: `dtype`, `shape` and `checksum` of each array.
-        data_states: The place in the data of each process.
-        config: Flat.
+        values: `data`, the place of each process, `config`, flat, and what else there is.
     """
-    values: dict[str, Any] = {"data": data_states, "config": json.loads(json.dumps(config))}
-    of_values = {name: json_checksum(value) for name, value in values.items()}
-    values["checksums"] = {
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    of_values = {name: json_checksum(value) for name, value in plain.items()}
+    plain["checksums"] = {
         "leaves": leaves,
         "values": of_values,
         "self": json_checksum([leaves, of_values]),
     }
-    return values
+    return plain
 
 
 def json_checksum(value: Any) -> int:

@@ -1,7 +1,7 @@
 """The files of one step: the only place that knows Orbax.
 
-A step's folder holds `state/` (arrays), and `data/`, `config/` and `checksums/`, each with one
-file `metadata` of plain JSON that is readable without JAX.
+A step's folder holds `state/` (arrays), and `data/`, `config/`, `metrics/` and `checksums/`, each
+with one file `metadata` of plain JSON that is readable without JAX.
 """
 
 import collections
@@ -17,9 +17,9 @@ import jax
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from maxtext.checkpoint.arrays import array_context, array_spec
 from maxtext.checkpoint.errors import brief
 
-JSON_ITEMS = ("data", "config", "checksums")
 _MAX_READ_AHEAD_BYTES = 2 * 2**30
 _DICT_KEY = 2  # Orbax's number for it
 
@@ -58,6 +58,7 @@ class StepWriter:
                 state=_array_handler(),
                 data=ocp.JsonCheckpointHandler(),
                 config=ocp.JsonCheckpointHandler(),
+                metrics=ocp.JsonCheckpointHandler(),
                 checksums=ocp.JsonCheckpointHandler(),
             )
         )
@@ -141,10 +142,9 @@ def read_arrays(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dic
     Raises:
         ValueError: An array is missing or cannot be read.
     """
-    context = ts.Context({"cache_pool#ocdbt": {"total_bytes_limit": 100_000_000}})
-    stores = {
-        name: ts.open(array_spec(folder, name), read=True, context=context) for name in wanted
-    }
+    context = array_context()
+    specs = {name: array_spec(folder, name) for name in wanted}
+    stores = {name: ts.open(spec, read=True, context=context) for name, spec in specs.items()}
     pending: dict[str, _PendingArray] = {}
     arrays: dict[str, jax.Array] = {}
 
@@ -171,14 +171,3 @@ def _named(name: str) -> Generator[None]:
         code, _, _ = str(error).partition(":")
         why = code if code.isupper() else brief(error)
         raise ValueError(f"{name} cannot be read: {why}") from error
-
-
-def array_spec(folder: Path, name: str) -> dict[str, Any]:
-    """Where an array lies: Orbax joins the parts of its name with dots."""
-    kvstore = {
-        "driver": "ocdbt",
-        "base": {"driver": "file", "path": f"{folder / 'state'}/"},
-        "path": f"{name.replace('/', '.')}/",
-        "cache_pool": "cache_pool#ocdbt",
-    }
-    return {"driver": "zarr3", "kvstore": kvstore}

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
 
+from maxtext.checkpoint.arrays import array_spec
 from maxtext.checkpoint.checksums import part_checksum, sealed_values
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
-from maxtext.checkpoint.files import array_spec, write_item, write_tree_metadata
+from maxtext.checkpoint.files import write_item, write_tree_metadata
 from maxtext.checkpoint.loading import find_step
 from maxtext.checkpoint.reading import read_values
 
@@ -128,7 +129,7 @@ class WeightsWriter:
                 "checksum": array.checksum % 2**32,
             }
         try:
-            for item, value in sealed_values(leaves, [], config).items():
+            for item, value in sealed_values(leaves, {"data": [], "config": config}).items():
                 write_item(self._folder, item, value)
             write_tree_metadata(self._folder, {name: one["shape"] for name, one in leaves.items()})
         except OSError as error:

@@ -1,7 +1,6 @@
 """Steps read back: strictly matched before an array is read, and checked bit for bit after."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from maxtext.checkpoint.errors import (
     DamagedCheckpoint,
     brief,
 )
-from maxtext.checkpoint.files import JSON_ITEMS, read_arrays
-from maxtext.checkpoint.folders import list_steps
+from maxtext.checkpoint.files import read_arrays
+from maxtext.checkpoint.folders import list_steps, read_item
 from maxtext.checkpoint.matching import require_match
 from maxtext.parallel.params import named_leaves
 
@@ -50,7 +49,8 @@ class Source:
     Attributes:
         directory: The folder of steps.
         step: The step in it.
-        other_step: What to type to take another step, with `{step}` and `{directory}` in it.
+        other_step: What to type to take another step, with `{step}` and `{directory}` in it; empty
+            where no advice is wanted.
     """
 
     directory: Path
@@ -72,24 +72,25 @@ class _DamageError(Exception):
 
 def _read_values(folder: Path) -> dict[str, Any]:
     """The JSON values of a step, checked."""
-    values = {}
-    for item in JSON_ITEMS:
-        try:
-            values[item] = json.loads((folder / item / "metadata").read_text())
-        except FileNotFoundError as error:
-            raise _DamageError(f"{item}/metadata is missing") from error
-        except (OSError, ValueError) as error:
-            raise _DamageError(f"{item}/metadata cannot be read: {brief(error)}") from error
-    sums = values["checksums"]
+    sums = _read_item(folder, "checksums")
     # The sum of the sums first: what follows may then trust their form.
     if not isinstance(sums, dict) or sums.keys() != {"leaves", "values", "self"}:
         raise _DamageError("checksums/metadata is not what was written")
     if json_checksum([sums["leaves"], sums["values"]]) != sums["self"]:
         raise _DamageError("checksums/metadata is not what was written")
+    values = {"checksums": sums}
     for item, want in sums["values"].items():
+        values[item] = _read_item(folder, item)
         if json_checksum(values[item]) != want:
             raise _DamageError(f"{item}/metadata is not what was written")
     return values
+
+
+def _read_item(folder: Path, item: str) -> Any:
+    try:
+        return read_item(folder, item)
+    except DamagedCheckpoint as error:
+        raise _DamageError(str(error)) from error
 
 
 def _read_leaves(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
@@ -192,8 +193,8 @@ def read[T](
     except _DamageError as error:
         # Kept as text, so that no traceback keeps the arrays alive while other steps are read.
         reason = str(error)
-    advice = _advice(source, target, prefix, widen=widen)
-    raise DamagedCheckpoint(f"{source} is damaged ({reason}); {advice}")
+    advice = f"; {_advice(source, target, prefix, widen=widen)}" if source.other_step else ""
+    raise DamagedCheckpoint(f"{source} is damaged ({reason}){advice}")
 
 
 def restored[T](source: Source, target: T) -> Restored[T]:

@@ -5,9 +5,10 @@ import dataclasses
 import fcntl
 import itertools
 import json
+import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +19,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from maxtext.checkpoint.checksums import array_checksums, sealed_values
-from maxtext.checkpoint.errors import CheckpointError, brief
+from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import StepWriter
-from maxtext.checkpoint.folders import list_steps
+from maxtext.checkpoint.folders import list_steps, read_eval_loss, read_item
 from maxtext.checkpoint.reading import Restored, Source, restored
+from maxtext.checkpoint.retention import Retention
 from maxtext.parallel.distributed import together
 from maxtext.parallel.params import named_leaves
 
@@ -41,16 +43,14 @@ def _gather(value: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def _checked_values(
-    arrays: Mapping[str, jax.Array], data_states: list[dict[str, Any]], config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The JSON values of a step, with the checksums of all that it holds."""
+def _checked_values(arrays: Mapping[str, jax.Array], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON values of a step, and the checksums of all that it holds."""
     sums = array_checksums(arrays)
     leaves = {
         name: {"dtype": str(x.dtype), "shape": list(x.shape), "checksum": sums[name]}
         for name, x in arrays.items()
     }
-    return sealed_values(leaves, data_states, config)
+    return sealed_values(leaves, values)
 
 
 class CheckpointStore:
@@ -63,16 +63,25 @@ class CheckpointStore:
         directory: The folder; made by the first save. What an interrupted run left unfinished in
             it is deleted now.
         keep: Newest steps to keep; -1: all.
+        keep_period: Steps that are a multiple of it are kept too; -1: none.
+        keep_best: Steps of lowest evaluation loss that are kept too.
         asynchronous: Write while the caller goes on.
 
     Raises:
         CheckpointError: The folder cannot be read or cleaned up, or another run writes to it.
     """
 
-    def __init__(self, directory: str | Path, *, keep: int, asynchronous: bool) -> None:
-        assert keep == -1 or keep > 0, f"keep={keep}"
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        keep: int,
+        asynchronous: bool,
+        keep_period: int = -1,
+        keep_best: int = 0,
+    ) -> None:
         self._directory = Path(directory).absolute()
-        self._keep = keep
+        self._retention = Retention(keep, keep_period, keep_best)
         self._asynchronous = asynchronous
         self._writer = StepWriter()
         self._background = ThreadPoolExecutor(1, "checkpoint")
@@ -94,8 +103,25 @@ class CheckpointStore:
         """The newest committed step, intact or not; None without one."""
         return max(self.all_steps(), default=None)
 
+    def wrote(self, config: Mapping[str, Any], *, after: int) -> bool:
+        """Whether the newest step is one after `after`, saved with this very config."""
+        newest = self.latest_step()
+        if newest is None or newest <= after:
+            return False
+        try:
+            stored = read_item(self._directory / str(newest), "config")
+        except DamagedCheckpoint:
+            return False
+        return stored == json.loads(json.dumps(config))
+
     def save(
-        self, step: int, state: object, *, data_state: dict[str, Any], config: Mapping[str, Any]
+        self,
+        step: int,
+        state: object,
+        *,
+        data_state: dict[str, Any],
+        config: Mapping[str, Any],
+        eval_loss: float | None = None,
     ) -> bool:
         """Whether a write of this step was started: not if the step is there already.
 
@@ -106,6 +132,7 @@ class CheckpointStore:
             state: A tree of arrays, of which any may be sharded.
             data_state: This process's place in the data, as JSON.
             config: The resolved config, flat, as JSON.
+            eval_loss: Of the evaluation after this step, where there was one.
 
         Raises:
             CheckpointError: This write cannot start, or an earlier one failed.
@@ -114,7 +141,10 @@ class CheckpointStore:
         if step in self.all_steps():
             return False
         arrays = named_leaves(state)
-        values = _checked_values(arrays, _gather(data_state), config)
+        known = eval_loss is not None and math.isfinite(eval_loss)
+        metrics = {"eval_loss": eval_loss if known else None}
+        values = {"data": _gather(data_state), "config": config, "metrics": metrics}
+        values = _checked_values(arrays, values)
         try:
             with together():
                 self._require_writable()
@@ -166,14 +196,40 @@ class CheckpointStore:
         how = "restore_step={step} resumes from it"
         found = restored(Source(self._directory, step, how), target)
         newer = tuple(one for one in steps if one > step)
-        self._set_aside(newer)
+        self.set_aside(newer)
         return dataclasses.replace(found, set_aside=newer)
+
+    def read[T](self, step: int, target: T) -> Restored[T]:
+        """As `restore`, but no step is moved and a damaged one brings no advice."""
+        self.wait()
+        return restored(Source(self._directory, step, ""), target)
 
     def restore_newest[T](self, target: T) -> Restored[T] | None:
         """What the newest step holds, None without one; raises as `restore`."""
         self.wait()
         step = self.latest_step()
         return None if step is None else self.restore(step, target)
+
+    def set_aside(self, steps: Sequence[int]) -> None:
+        """Moves steps to `<directory>_set_aside`; every process must call it.
+
+        Raises:
+            CheckpointError: They cannot be moved.
+        """
+        if not steps:
+            return
+        if jax.process_count() > 1:  # no process may still read what is moved
+            multihost_utils.sync_global_devices("before steps are set aside")
+        with together():
+            if jax.process_index() == 0:
+                aside = self._directory.with_name(f"{self._directory.name}_set_aside")
+                try:
+                    aside.mkdir(exist_ok=True)
+                    for step in steps:
+                        (self._directory / str(step)).rename(_free_name(aside, str(step)))
+                except OSError as error:
+                    message = f"newer steps cannot be moved to {aside}: {brief(error)}"
+                    raise CheckpointError(message) from error
 
     def close(self) -> None:
         """Waits, and ends the threads. Raises as `wait`."""
@@ -228,11 +284,13 @@ class CheckpointStore:
     def _commit(self) -> None:
         """Waits for the step's final name, and only then deletes old ones."""
         self._writer.wait()
-        if self._keep > 0 and jax.process_index() == 0:
-            for step in self.all_steps()[: -self._keep]:
+        if jax.process_index() == 0:
+            folders = {step: self._directory / str(step) for step in self.all_steps()}
+            losses = {step: read_eval_loss(folder) for step, folder in folders.items()}
+            for step in self._retention.doomed(losses):
                 # Renamed first: a run killed meanwhile leaves no half step under its number.
                 doomed = self._directory / f"{step}{_DELETING}"
-                (self._directory / str(step)).rename(doomed)
+                folders[step].rename(doomed)
                 _delete(doomed)
 
     def _remove_unfinished(self) -> None:
@@ -240,22 +298,6 @@ class CheckpointStore:
             for pattern in _UNFINISHED:
                 for folder in self._directory.glob(pattern):
                     _delete(folder)
-
-    def _set_aside(self, steps: tuple[int, ...]) -> None:
-        if not steps:
-            return
-        if jax.process_count() > 1:  # no process may still read what is moved
-            multihost_utils.sync_global_devices("before steps are set aside")
-        with together():
-            if jax.process_index() == 0:
-                aside = self._directory.with_name(f"{self._directory.name}_set_aside")
-                try:
-                    aside.mkdir(exist_ok=True)
-                    for step in steps:
-                        (self._directory / str(step)).rename(_free_name(aside, str(step)))
-                except OSError as error:
-                    message = f"newer steps cannot be moved to {aside}: {brief(error)}"
-                    raise CheckpointError(message) from error
 
     def _write_error(self, step: int, error: Exception) -> CheckpointError:
         with contextlib.suppress(OSError):  # the write error matters; the next start cleans up

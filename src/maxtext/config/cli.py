@@ -1,5 +1,6 @@
 """What every entry point does with its command line: help, errors, the config in print, the run."""
 
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -7,6 +8,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NoReturn
 
 from maxtext.config.errors import ConfigError, Origin, Problem, did_you_mean
 from maxtext.config.keys import RULES, Key, keys, sections
@@ -25,6 +27,14 @@ have to do with a word.
 _BAD_INPUT = 2
 _INTERRUPTED = 130
 _VALUE_WIDTH = 28
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, whose errors are one line and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program."""
+        self.exit(_BAD_INPUT, f"error: {message}; see {self.prog} --help\n")
 
 
 def run_main(

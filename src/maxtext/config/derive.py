@@ -7,7 +7,6 @@ from maxtext.config.errors import Clash, did_you_mean
 from maxtext.config.keys import RULES
 from maxtext.config.schema import (
     DEGREES,
-    CheckpointConfig,
     ComputeConfig,
     Config,
     MeshConfig,
@@ -35,6 +34,7 @@ _ZERO_MEANS_NOTHING = {
     "max_segments_per_seq": "-1 sets no limit",
     "num_epoch": "-1 goes on without end",
     "learning_rate_schedule_steps": "-1 takes steps",
+    "checkpoint_keep_period": "-1 keeps none for good",
     "max_num_checkpoints_to_keep": "-1 keeps all; enable_checkpointing=false writes none",
     "eval_steps": "-1 takes all of the data; eval_interval=-1 turns evaluation off",
 }
@@ -64,7 +64,6 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from _remat(config, user_keys)
         yield from derive_data.clashes(config, user_keys)
         yield from derive_optimizer.clashes(config, user_keys)
-        yield from _checkpoint(config.checkpoint, config.run.run_name)
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -253,21 +252,3 @@ def _remat(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
             message = "would be ignored: it counts with remat_policy=custom only"
             hint = "set remat_policy=custom, or leave it out"
             yield Clash((key, "remat_policy"), message, hint)
-
-
-def _checkpoint(checkpoint: CheckpointConfig, run_name: str) -> Iterator[Clash]:
-    if checkpoint.load_parameters_path and checkpoint.load_full_state_path:
-        yield Clash(
-            ("load_parameters_path", "load_full_state_path"),
-            "a run starts from one checkpoint",
-            "load_parameters_path takes the weights only, load_full_state_path all; keep one",
-        )
-    if checkpoint.restore_step < 0:
-        return
-    if not run_name:
-        message = "says which step of a run to resume from, and run_name is empty"
-        yield Clash(("restore_step", "run_name"), message, "give the run_name")
-    if not checkpoint.enable_checkpointing:
-        message = "nothing is resumed without checkpoints"
-        hint = "set enable_checkpointing=true, or restore_step=-1"
-        yield Clash(("restore_step", "enable_checkpointing"), message, hint)

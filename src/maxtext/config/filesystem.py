@@ -36,6 +36,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from _data(config)
         yield from _output(config)
         yield from _metrics_file(config)
+        yield from _local_checkpoints(config)
 
 
 def _remote(path: str) -> str:
@@ -174,13 +175,17 @@ def _output(config: Config) -> Iterator[Clash]:
         for name, writes, folder in (
             ("enable_checkpointing", config.checkpoint.enable_checkpointing, "checkpoints"),
             ("enable_tensorboard", config.metrics.enable_tensorboard, "tensorboard"),
+            ("profiler", bool(config.profile.profiler), "tensorboard"),
         )
         if writes
     }
     if not writers:
         return
     if not directory:
-        hint = f"name a folder, or set {' and '.join(f'{name}=false' for name in writers)}"
+        off = {"profiler": "profiler="}
+        hint = (
+            f"name a folder, or set {' and '.join(off.get(one, f'{one}=false') for one in writers)}"
+        )
         yield Clash((key, *writers), "there is no folder to write to", hint)
     elif "://" in directory:
         yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
@@ -213,6 +218,18 @@ def _metrics_file(config: Config) -> Iterator[Clash]:
     else:
         for wrong in _not_a_folder_to_be(file.parent):
             yield Clash(("metrics_file",), wrong, "name a file in a folder that can be written")
+
+
+def _local_checkpoints(config: Config) -> Iterator[Clash]:
+    key, directory = "local_checkpoint_directory", config.checkpoint.local_checkpoint_directory
+    if not directory:
+        return
+    if "://" in directory:
+        yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
+        return
+    folder = Path(os.path.expanduser(directory)) / config.run.run_name
+    for wrong in _not_a_folder_to_be(folder):
+        yield Clash((key,), wrong, "name a folder that can be written")
 
 
 def _not_a_folder_to_be(folder: Path) -> Iterator[str]:

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from maxtext.config import derive, filesystem
+from maxtext.config import derive, filesystem, outputs
 from maxtext.config.errors import Clash, ConfigError, Origin, Problem, did_you_mean, nearest
 from maxtext.config.flat import build
 from maxtext.config.keys import BASE_CONFIG, RULES, keys
@@ -104,6 +104,7 @@ def _checked(
         user_keys = {name for name, one in merged.settings.items() if one.origin.by_user}
         clashes = [
             *derive.clashes(config, user_keys, training=training),
+            *(outputs.clashes(config, user_keys) if training else ()),
             *filesystem.clashes(config, user_keys, training=training),
         ]
         problems += _clash_problems(clashes, merged.settings, problems)

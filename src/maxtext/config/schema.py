@@ -365,6 +365,20 @@ class CheckpointConfig(Section):
     async_checkpointing: bool = key("Write while training goes on.")
     checkpoint_period: Positive = key("Steps between checkpoints.")
     max_num_checkpoints_to_keep: Count = key("Newest checkpoints to keep; -1: all.")
+    checkpoint_keep_period: Count = key(
+        "Checkpoints of steps that are a multiple of it are kept for good; -1: none. A multiple of "
+        "`checkpoint_period`."
+    )
+    num_best_checkpoints_to_keep: NonNegativeInt = key(
+        "Checkpoints of lowest evaluation loss to keep beside the newest; 0: none."
+    )
+    local_checkpoint_directory: str = key(
+        "Folder on a faster disk for checkpoints between the others; a run uses "
+        "`<local_checkpoint_directory>/<run_name>`. All processes must see it. Empty: none."
+    )
+    local_checkpoint_period: NonNegativeInt = key(
+        "Steps between checkpoints in `local_checkpoint_directory`, of which the newest is kept."
+    )
     save_checkpoint_on_completion: bool = key("Write one after the last step.")
     restore_step: Count = key(
         "Step to resume from; -1: the newest. Later ones are set aside, not deleted."
@@ -384,6 +398,18 @@ class MetricsConfig(Section):
     log_period: Positive = key("Steps between step lines; JSONL and TensorBoard get every step.")
     enable_tensorboard: bool = key("Write TensorBoard files to `<run>/tensorboard`.")
     metrics_file: str = key("JSONL file that gets one line a step, in full precision.")
+
+
+class ProfileConfig(Section):
+    """Traces of single steps."""
+
+    profiler: Literal["", "xplane"] = key(
+        "`xplane`: trace some steps, into `<run>/tensorboard`, for xprof. Empty: none."
+    )
+    skip_first_n_steps_for_profiler: NonNegativeInt = key(
+        "Steps of a start before the first that is traced."
+    )
+    profiler_steps: Positive = key("Steps to trace.")
 
 
 class DecodeConfig(Section):
@@ -413,4 +439,5 @@ class Config(Section):
     training: TrainingConfig
     checkpoint: CheckpointConfig
     metrics: MetricsConfig
+    profile: ProfileConfig
     decode: DecodeConfig

@@ -15,7 +15,10 @@ INSTEAD = {
     "grain_prefetch_buffer_size_eval": "use grain_prefetch_buffer_size",
     "grain_per_worker_buffer_size_eval": "use grain_per_worker_buffer_size",
     "enable_wandb": "use enable_tensorboard or metrics_file",
+    "enable_autocheckpoint": "leave it out: SIGTERM saves a checkpoint",
+    "enable_continuous_checkpointing": "use checkpoint_period, or local_checkpoint_period",
     "hardware": "set the environment variable JAX_PLATFORMS=cpu, cuda or tpu",
+    "hide_profiler_step_metric": "leave it out: tracing is no part of a step's time",
     "ici_fsdp_transpose_parallelism": "use ici_fsdp_parallelism and a rule that splits the axis",
     "ici_sequence_parallelism": "use ici_context_parallelism",
     "dcn_fsdp_transpose_parallelism": "use dcn_fsdp_parallelism and a rule that splits the axis",
@@ -24,12 +27,15 @@ INSTEAD = {
     "mlpwi": "use mlpwi_0 and mlpwi_1",
     "override_logical_axis_rules": "leave it out: logical_axis_rules replaces single rules",
     "param_scan_axis": "leave it out: layers are always stacked on the first dim",
+    "profile_cleanly": "leave it out: a trace always holds whole steps",
+    "profile_periodically_period": "use profiler_steps: one trace a start",
     "qkv_proj": "use query_proj, key_proj and value_proj",
     "reuse_example_batch": "leave it out, or use dataset_type=synthetic",
     "save_checkpoint_on_start": "leave it out: a checkpoint is written each checkpoint_period",
     "source_checkpoint_layout": "leave it out: checkpoints are Orbax",
     "tokenize_train_data": "leave it out: text is always tokenized",
     "tokenize_eval_data": "leave it out: text is always tokenized",
+    "upload_all_profiler_results": "leave it out: the first process is traced",
     "wandb_project_name": "use enable_tensorboard or metrics_file",
     "wandb_run_name": "use run_name",
     # elsewhere
@@ -91,7 +97,7 @@ UPSTREAM = frozenset(
     ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism
     ici_fsdp_transpose_parallelism ici_sequence_parallelism inhomogeneous_layer_cycle_interval
     interleave_moe_layer_step jax_debug_log_modules kv_proj kv_wa_proj load_balance_loss_weight
-    load_from_prefill_dir local_checkpoint_directory local_checkpoint_period
+    load_from_prefill_dir
     local_rope_max_timescale local_rope_proportion local_use_splash_scheduler
     logical_axis_rules_for_eval max_checkify max_corpus_chars max_inflight_computations
     max_num_batched_tokens max_num_seqs max_prefill_predict_length merge_gating_gmm mla_kv mla_q
@@ -109,7 +115,7 @@ UPSTREAM = frozenset(
     per_device_batch_size_start pipeline_delay_activation_forwarding pipeline_fsdp_ag_once
     pipeline_fsdp_ag_per_repeat pipeline_parallel_layers position_id_per_seconds
     prefill_cache_axis_order prefill_cache_dir prefill_chunk_size prefill_slice profile_cleanly
-    profile_periodically_period profile_power_events profiler profiler_steps prometheus_port
+    profile_periodically_period profile_power_events prometheus_port
     qk_nope_head_dim qk_norm_with_scale qk_rope_head_dim qkv_proj query_wa_proj
     record_internal_nn_metrics remove_size_one_mesh_axis_from_type reshape_q return_log_prob
     reuse_example_batch ring_scan_unroll rope_attention_scaling rope_interleave
@@ -118,8 +124,7 @@ UPSTREAM = frozenset(
     scan_layers_per_stage scan_pipeline_iterations scan_pipeline_repeats
     set_remat_policy_on_layers_per_stage set_remat_policy_on_pipeline_iterations
     shard_exp_on_fsdp shard_mode sharding_tolerance shardy
-    share_kv_projections shared_experts sinkhorn_iterations skip_first_n_steps_for_profiler
-    sliding_window_size
+    share_kv_projections shared_experts sinkhorn_iterations sliding_window_size
     source_checkpoint_layout sparse_matmul stack_prefill_result_cache
     step_deviation_interval_seconds target_eval_loss temperature_tuning tokenize_eval_data
     tokenize_train_data topk_routing_group tpu_num_chips_to_profile_per_task

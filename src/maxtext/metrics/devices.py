@@ -5,9 +5,6 @@ from typing import Literal
 
 import jax
 
-_GIB = 2**30
-_GB = 10**9
-
 
 @dataclasses.dataclass(frozen=True)
 class DeviceLimits:
@@ -17,45 +14,43 @@ class DeviceLimits:
         bfloat16_flops: FLOP/s of bfloat16 (and float16) products.
         float32_flops: FLOP/s of float32 products at JAX's default precision: one bfloat16 pass
             on TPU, TF32 on GPU. Higher precision stays below it.
-        memory_bytes: High-bandwidth memory.
     """
 
     bfloat16_flops: float
     float32_flops: float
-    memory_bytes: int
 
 
-def _tpu(teraflops: float, gib: int) -> DeviceLimits:
-    return DeviceLimits(teraflops * 1e12, teraflops * 1e12, gib * _GIB)
+def _tpu(teraflops: float) -> DeviceLimits:
+    return DeviceLimits(teraflops * 1e12, teraflops * 1e12)
 
 
-def _gpu(teraflops: float, gigabytes: int) -> DeviceLimits:
+def _gpu(teraflops: float) -> DeviceLimits:
     # TF32 runs at half the rate of bfloat16 on each of these.
-    return DeviceLimits(teraflops * 1e12, teraflops * 1e12 / 2, gigabytes * _GB)
+    return DeviceLimits(teraflops * 1e12, teraflops * 1e12 / 2)
 
 
 # Sources: "System architecture" of each version in Google Cloud's TPU documentation; NVIDIA's
 # data sheets of each GPU, the figures without sparsity. By `device_kind`.
 _LIMITS = {
-    "TPU v4": _tpu(275, 32),
-    "TPU v5 lite": _tpu(197, 16),
-    "TPU v5e": _tpu(197, 16),
-    "TPU v5": _tpu(459, 95),
-    "TPU v5p": _tpu(459, 95),
-    "TPU v6 lite": _tpu(918, 32),
-    "TPU v6e": _tpu(918, 32),
-    # A chip of 2307 TFLOP/s and 192 GiB is two devices.
-    "TPU7x": _tpu(2307 / 2, 96),
-    "NVIDIA A100-SXM4-40GB": _gpu(312, 40),
-    "NVIDIA A100-PCIE-40GB": _gpu(312, 40),
-    "NVIDIA A100-SXM4-80GB": _gpu(312, 80),
-    "NVIDIA A100 80GB PCIe": _gpu(312, 80),
-    "NVIDIA H100 80GB HBM3": _gpu(989.4, 80),
-    "NVIDIA H100 PCIe": _gpu(756, 80),
-    "NVIDIA H100 NVL": _gpu(835, 94),
-    "NVIDIA H200": _gpu(989.4, 141),
-    "NVIDIA H200 NVL": _gpu(835, 141),
-    "NVIDIA B200": _gpu(2250, 180),
+    "TPU v4": _tpu(275),
+    "TPU v5 lite": _tpu(197),
+    "TPU v5e": _tpu(197),
+    "TPU v5": _tpu(459),
+    "TPU v5p": _tpu(459),
+    "TPU v6 lite": _tpu(918),
+    "TPU v6e": _tpu(918),
+    # A chip of 2307 TFLOP/s is two devices.
+    "TPU7x": _tpu(2307 / 2),
+    "NVIDIA A100-SXM4-40GB": _gpu(312),
+    "NVIDIA A100-PCIE-40GB": _gpu(312),
+    "NVIDIA A100-SXM4-80GB": _gpu(312),
+    "NVIDIA A100 80GB PCIe": _gpu(312),
+    "NVIDIA H100 80GB HBM3": _gpu(989.4),
+    "NVIDIA H100 PCIe": _gpu(756),
+    "NVIDIA H100 NVL": _gpu(835),
+    "NVIDIA H200": _gpu(989.4),
+    "NVIDIA H200 NVL": _gpu(835),
+    "NVIDIA B200": _gpu(2250),
 }
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from maxtext.config.schema import MetricsConfig
+from maxtext.metrics.goodput import percentages
 from maxtext.metrics.history import json_line, open_history, writing
 
 if TYPE_CHECKING:
@@ -190,6 +191,21 @@ class StepLog:
         if total:
             parts = (f"{name} {n:,} ({n / total:.2%})" for name, n in self._source_tokens.items())
             _logger.info("tokens of each source: %s", ", ".join(parts))
+
+    def goodput(self, step: int, seconds: Mapping[str, float]) -> None:
+        """Reports what the time of this process went to, under the number of its last step."""
+        if not self._writes:
+            return
+        total = sum(seconds.values())
+        shares = ", ".join(
+            f"{part.replace('_', ' ')} {share:.1f} %"
+            for part, share in percentages(seconds).items()
+        )
+        _logger.info("goodput: %s of %s", shares, _duration(total))
+        fields = {f"goodput/{part}": value / total for part, value in seconds.items()}
+        fields["goodput/total_seconds"] = total
+        self._write(step, fields)
+        self._plot(step, {}, fields)
 
     def _seconds_left(self, step: int) -> float | None:
         steps_left = self._workload.steps - 1 - step

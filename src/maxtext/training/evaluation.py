@@ -13,6 +13,7 @@ from maxtext.models.decoder import Model
 from maxtext.parallel.distributed import gather
 from maxtext.training.interrupt import Interrupt
 from maxtext.training.loss import LossSums
+from maxtext.training.progress import still
 from maxtext.training.setup import Setup, data_shard, place
 
 # Batches that are on their way to the devices at a time.
@@ -50,14 +51,15 @@ class Evaluation:
         start = time.perf_counter()
         self._iterator.reset()
         sums: list[LossSums] = []
-        while len(sums) != self._batches:
-            batch = self._next_batch(interrupt)
-            if interrupt.agreed:
-                return None
-            if batch is None:
-                break
-            sums.append(self._sums(params, batch))
-            jax.block_until_ready(sums[-IN_FLIGHT:][0])
+        with still("evaluating"):
+            while len(sums) != self._batches:
+                batch = self._next_batch(interrupt)
+                if interrupt.agreed:
+                    return None
+                if batch is None:
+                    break
+                sums.append(self._sums(params, batch))
+                jax.block_until_ready(sums[-IN_FLIGHT:][0])
         total = sum(float(one.cross_entropy) for one in sums)
         tokens = sum(int(one.tokens) for one in sums)
         if tokens == 0:

@@ -10,6 +10,7 @@ import numpy as np
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.data.batch import State
 from maxtext.data.prefetch import DevicePrefetcher, Loaded
+from maxtext.metrics.goodput import Goodput
 from maxtext.models.backend import config_errors
 from maxtext.parallel.distributed import gather_later
 from maxtext.training.interrupt import Interrupt
@@ -40,6 +41,7 @@ class Feed:
         interrupt: Is told of a signal to any process.
         data_state: This process's place in the data before the first batch.
         before_wait: Called where the next batch is not there yet.
+        goodput: Is told how long that takes.
 
     Attributes:
         tokens: Tokens that all processes have fed of each source up to the last batch; empty
@@ -53,11 +55,13 @@ class Feed:
         *,
         data_state: State,
         before_wait: Callable[[], None],
+        goodput: Goodput,
     ) -> None:
         self._batches = batches
         self._interrupt = interrupt
         self._data_state = data_state
         self._before_wait = before_wait
+        self._goodput = goodput
         self._ahead: _Fetched | None = None
         self.tokens: dict[str, int] = {}
 
@@ -91,7 +95,7 @@ class Feed:
             self._before_wait()
         loaded, problem = None, None
         try:
-            with config_errors():
+            with config_errors(), self._goodput.during("input_wait"):
                 loaded = next(self._batches, None)
         except ConfigError as error:
             problem = error

@@ -9,8 +9,12 @@ from collections.abc import Generator, Mapping
 import jax
 
 from maxtext.config.schema import TrainingConfig
+from maxtext.metrics.goodput import Goodput
 from maxtext.metrics.step_log import SOURCE_TOKENS, StepLog, StepRecord
 from maxtext.training.step import StepMetrics
+
+# What the stalls are called in the goodput.
+_PARTS = {"eval": "evaluation", "checkpoint": "checkpoint", "profiler": "other"}
 
 
 class NonFiniteError(Exception):
@@ -46,9 +50,10 @@ class Recorder:
     of it and are reported under names of their own.
     """
 
-    def __init__(self, log: StepLog, config: TrainingConfig) -> None:
+    def __init__(self, log: StepLog, config: TrainingConfig, *, goodput: Goodput) -> None:
         self._log = log
         self._config = config
+        self._goodput = goodput
         self._pending: Dispatched | None = None
         self._ended = 0.0
         self._stalls: dict[str, float] = {}
@@ -69,9 +74,13 @@ class Recorder:
 
     @contextlib.contextmanager
     def stall(self, name: str) -> Generator[None]:
-        """Adds the time of the block to `perf/<name>_seconds` of the step that follows it."""
+        """Adds the time of the block to `perf/<name>_seconds` of the step that follows it.
+
+        And to its part of the goodput.
+        """
         start = time.perf_counter()
-        yield
+        with self._goodput.during(_PARTS[name]):
+            yield
         tag = f"perf/{name}_seconds"
         self._stalls[tag] = self._stalls.get(tag, 0.0) + time.perf_counter() - start
 

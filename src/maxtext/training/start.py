@@ -6,33 +6,33 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax.stages import Compiled, Traced
 
-from maxtext.checkpoint.loading import load_full_state
 from maxtext.checkpoint.store import CheckpointStore
-from maxtext.conversion.loading import load_weights
 from maxtext.data.batch import Batch, State, own_state
 from maxtext.data.iterators import make_train_iterator
 from maxtext.data.prefetch import DevicePrefetcher
 from maxtext.metrics.devices import memory_use, peak_flops
 from maxtext.metrics.flops import train_flops
-from maxtext.metrics.step_log import StepLog, Workload
+from maxtext.metrics.goodput import Goodput
+from maxtext.metrics.step_log import EvalRecord, StepLog, Workload
 from maxtext.models.backend import config_errors
 from maxtext.optim.optimizer import SPIKES
-from maxtext.optim.schedules import schedule_length
 from maxtext.parallel.distributed import together
 from maxtext.parallel.layout import DATA
 from maxtext.parallel.mesh import describe
 from maxtext.parallel.params import count_params, named_leaves
 from maxtext.training.evaluation import Evaluation
+from maxtext.training.profiling import Profiler
+from maxtext.training.progress import still
 from maxtext.training.recorder import Recorder
+from maxtext.training.restoring import open_stores, starting_state
 from maxtext.training.setup import Setup, data_shard, place
-from maxtext.training.state import TrainState, fresh_state, state_from_params
+from maxtext.training.state import TrainState
 from maxtext.training.step import StepMetrics
 
 _logger = logging.getLogger(__name__)
@@ -43,7 +43,24 @@ type StepFn = Callable[[TrainState, Batch, np.float32], tuple[TrainState, StepMe
 
 @dataclasses.dataclass
 class Run:
-    """A run under way; `step` updates are done, `data_state` is the place in the data."""
+    """A run under way.
+
+    Attributes:
+        setup: What it is made of.
+        state: Weights and optimizer.
+        step: Updates done.
+        data_state: Place in the data.
+        batches: The data.
+        evaluation: Held-out data; None where the config wants no evaluation.
+        evaluated: The last evaluation of this process.
+        store: Checkpoints; None where the config wants none.
+        local_store: Checkpoints between those, on a faster disk.
+        traced: The step, not compiled.
+        recorder: Metrics to the log.
+        log: The log.
+        profiler: Traces steps.
+        goodput: What the time goes to.
+    """
 
     setup: Setup
     state: TrainState
@@ -51,20 +68,24 @@ class Run:
     data_state: State
     batches: DevicePrefetcher
     evaluation: Evaluation | None
+    evaluated: EvalRecord | None
     store: CheckpointStore | None
-    step_fn: StepFn
+    local_store: CheckpointStore | None
+    traced: Traced
     recorder: Recorder
     log: StepLog
+    profiler: Profiler
+    goodput: Goodput
 
 
-def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
+def start(setup: Setup, stack: contextlib.ExitStack, *, goodput: Goodput) -> Run:
     """Opens everything, what can fail on the user's input first; `stack` closes it.
 
     Raises:
         ConfigError: Data cannot be read, or a checkpoint is damaged or of another model.
     """
     log_start(setup)
-    with config_errors():
+    with config_errors(), goodput.during("compilation"):
         traced = trace_step(setup)
     config = setup.config
     shape = setup.batch_shape
@@ -78,11 +99,9 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
         evaluation = Evaluation(setup) if config.training.eval_interval >= 0 else None
         if evaluation is not None:
             stack.callback(evaluation.close)
-    store = None
     with config_errors():
-        if config.checkpoint.enable_checkpointing:
-            store = stack.enter_context(_open_store(setup))
-        state, data_states = starting_state(setup, store)
+        store, local_store = open_stores(setup, stack)
+        state, data_states = starting_state(setup, store, local_store, goodput=goodput)
         with together():
             if data_states is not None:
                 iterator.set_state(own_state(data_states, shard))
@@ -106,6 +125,14 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
                 writes=jax.process_index() == 0,
             )
         )
+    recorder = Recorder(log, config.training, goodput=goodput)
+    profiler = Profiler(
+        config.profile,
+        folder=setup.directory / "tensorboard",
+        first_step=step,
+        recorder=recorder,
+    )
+    stack.callback(profiler.close)
     return Run(
         setup=setup,
         state=state,
@@ -113,48 +140,15 @@ def start(setup: Setup, stack: contextlib.ExitStack) -> Run:
         data_state=data_state,
         batches=batches,
         evaluation=evaluation,
+        evaluated=None,
         store=store,
-        step_fn=compile_step(traced),
-        recorder=Recorder(log, config.training),
+        local_store=local_store,
+        traced=traced,
+        recorder=recorder,
         log=log,
+        profiler=profiler,
+        goodput=goodput,
     )
-
-
-def starting_state(
-    setup: Setup, store: CheckpointStore | None
-) -> tuple[TrainState, list[State] | None]:
-    """The state, and the places of all processes in the data where they are known.
-
-    The run's own checkpoints come first, then the path that the config gives, then random
-    weights.
-
-    Raises:
-        CheckpointError: A checkpoint is damaged, or of another model.
-    """
-    config = setup.config.checkpoint
-    wanted = config.restore_step
-    if store is not None and (wanted != -1 or store.latest_step() is not None):
-        found = store.restore(wanted, setup.abstract) if wanted != -1 else None
-        found = found or store.restore_newest(setup.abstract)
-        assert found is not None
-        _logger.info("resumed from step %d of %s", int(found.state.step), setup.directory)
-        if found.set_aside:
-            _logger.info("set aside newer steps: %s", ", ".join(map(str, found.set_aside)))
-        _log_schedule(setup, found.config, found.step)
-        return found.state, found.data_states
-    if config.load_full_state_path:
-        found = load_full_state(config.load_full_state_path, setup.abstract)
-        _logger.info("state of step %d of %s", found.step, config.load_full_state_path)
-        _log_schedule(setup, found.config, found.step)
-        return found.state, found.data_states
-    if config.load_parameters_path:
-        params = load_weights(
-            config.load_parameters_path, setup.abstract.params, model=setup.config.model
-        )
-        _logger.info("weights of %s", config.load_parameters_path)
-        return state_from_params(params, setup.optimizer, setup.abstract), None
-    seed = setup.config.training.init_weights_seed
-    return fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=seed), None
 
 
 def trace_step(setup: Setup) -> Traced:
@@ -171,7 +165,8 @@ def trace_step(setup: Setup) -> Traced:
 def compile_step(traced: Traced) -> StepFn:
     """The program of a traced step; logs time and memory."""
     began = time.perf_counter()
-    compiled = traced.lower().compile()
+    with still("compiling the step"):
+        compiled = traced.lower().compile()
     seconds = time.perf_counter() - began
     _logger.info("step compiled in %.1f s%s", seconds, _memory_text(compiled))
     use = memory_use()
@@ -233,33 +228,6 @@ def _log_optimizer(setup: Setup) -> None:
             len(arrays),
             sum(leaf.size * leaf.dtype.itemsize for leaf in whole) / GIB,
         )
-
-
-def _log_schedule(setup: Setup, saved: Mapping[str, Any], step: int) -> None:
-    """Says so where the schedule is another one than the checkpoint's run had."""
-    config = setup.config
-    length = schedule_length(config.optimizer, steps=config.training.steps)
-    before = saved["learning_rate_schedule_steps"]
-    before = before if before > 0 else saved["steps"]
-    if length != before and config.optimizer.lr_schedule_type != "constant":
-        _logger.info(
-            "the learning rate follows a schedule of %d steps, no longer one of %d: %.3e at step "
-            "%d; learning_rate_schedule_steps=%d keeps it",
-            length,
-            before,
-            setup.schedule(step),
-            step,
-            before,
-        )
-
-
-def _open_store(setup: Setup) -> CheckpointStore:
-    config = setup.config.checkpoint
-    return CheckpointStore(
-        setup.directory / "checkpoints",
-        keep=config.max_num_checkpoints_to_keep,
-        asynchronous=config.async_checkpointing,
-    )
 
 
 def _workload(setup: Setup) -> Workload:

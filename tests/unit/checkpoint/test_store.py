@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import pytest
 
+from maxtext.checkpoint.checksums import json_checksum
 from maxtext.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
 from maxtext.checkpoint.store import CheckpointStore
 
@@ -77,6 +78,47 @@ def test_a_synchronous_save_is_there_on_return(tmp_path: Path, state_on: Make) -
 def test_only_the_newest_steps_are_kept(tmp_path: Path, state_on: Make) -> None:
     save_steps(tmp_path, state_on, 8, 9, 10, 11, keep=2)
     assert names(tmp_path) == ["10", "11"]
+
+
+def test_the_best_steps_stay_over_restarts(tmp_path: Path, state_on: Make) -> None:
+    losses = {10: 2.0, 20: 1.0, 30: 1.0, 40: float("nan"), 50: None, 60: 3.0}
+    for step, loss in losses.items():
+        with CheckpointStore(tmp_path, keep=1, keep_best=1, asynchronous=True) as store:
+            keys = {"data_state": DATA, "config": CONFIG, "eval_loss": loss}
+            store.save(step, state_on("one", step), **keys)
+    assert names(tmp_path) == ["20", "60"]
+    assert json.loads((tmp_path / "20" / "metrics" / "metadata").read_text()) == {"eval_loss": 1.0}
+
+
+def test_every_so_many_steps_stay(tmp_path: Path, state_on: Make) -> None:
+    with CheckpointStore(tmp_path, keep=1, keep_period=20, asynchronous=True) as store:
+        for step in (10, 20, 30, 40, 50):
+            store.save(step, state_on("one", step), data_state=DATA, config=CONFIG)
+    assert names(tmp_path) == ["20", "40", "50"]
+
+
+def test_a_store_knows_what_it_wrote_with_a_config(tmp_path: Path, state_on: Make) -> None:
+    save_steps(tmp_path, state_on, 20, 40)
+    with CheckpointStore(tmp_path, keep=-1, asynchronous=True) as store:
+        assert store.wrote(CONFIG, after=20)
+        assert not store.wrote(CONFIG, after=40)
+        assert not store.wrote(CONFIG | {"steps": 50}, after=20)
+        (tmp_path / "40" / "config" / "metadata").write_text("{")
+        assert not store.wrote(CONFIG, after=20)
+
+
+def test_a_step_without_metrics_is_one_of_an_earlier_version(
+    tmp_path: Path, state_on: Make, target_on: Make, require_equal: Make
+) -> None:
+    save_steps(tmp_path, state_on, 20)
+    sums = tmp_path / "20" / "checksums" / "metadata"
+    values = json.loads(sums.read_text())
+    del values["values"]["metrics"]
+    values["self"] = json_checksum([values["leaves"], values["values"]])
+    sums.write_text(json.dumps(values))
+    shutil.rmtree(tmp_path / "20" / "metrics")
+    with CheckpointStore(tmp_path, keep=1, keep_best=1, asynchronous=True) as store:
+        require_equal(store.restore(20, target_on("one")).state, state_on("one", 20))
 
 
 def test_a_saved_state_may_be_donated_at_once(

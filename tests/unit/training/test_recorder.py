@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from maxtext.config.load import load
+from maxtext.metrics.goodput import Goodput
 from maxtext.metrics.step_log import StepLog, StepRecord, Workload
 from maxtext.training import recorder as module
 from maxtext.training.recorder import Dispatched, NonFiniteError, Recorder
@@ -44,7 +45,7 @@ def log() -> FakeLog:
 
 
 def recorder(log: FakeLog, *argv: str) -> Recorder:
-    return Recorder(log, load(argv, {}).config.training)
+    return Recorder(log, load(argv, {}).config.training, goodput=Goodput())
 
 
 def step(

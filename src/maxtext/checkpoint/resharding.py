@@ -1,0 +1,154 @@
+"""A step written again in other chunks, types or parts: `python -m maxtext.checkpoint reshard`."""
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorstore as ts
+from tqdm import tqdm
+
+from maxtext.checkpoint.arrays import (
+    array_context,
+    array_spec,
+    chunk_shape,
+    num_bytes,
+    open_array,
+    places,
+    read_piece,
+)
+from maxtext.checkpoint.checksums import part_checksum, sealed_values
+from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
+from maxtext.checkpoint.files import write_item, write_tree_metadata
+from maxtext.checkpoint.inspecting import find_step, item_of, leaves
+from maxtext.config.trained import SIDE_FILES
+
+_WEIGHTS = "params/"
+_SECONDS_BETWEEN_LINES = 30
+
+
+def reshard(
+    source: str, directory: Path, *, chunk_bytes: int, params_only: bool, dtype: str | None
+) -> Path:
+    """Writes the step that `source` means to `directory`, under its number; returns the folder.
+
+    One array is in memory at a time, of a larger one than 1 GiB a chunk as it was written.
+
+    Args:
+        source: A path as `find_step` takes it.
+        directory: A folder of steps; made where there is none.
+        chunk_bytes: Most bytes of a chunk, the least that is read at once.
+        params_only: Leave out the optimizer and the step: what `load_parameters_path` reads.
+        dtype: Type of the weights; None as they are.
+
+    Raises:
+        CheckpointError: The step cannot be read or written, or is there already.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    step = find_step(source)
+    target = directory.expanduser().absolute() / step.name
+    if target.exists():
+        raise CheckpointError(f"{target} is there already; name another folder")
+    arrays = {
+        name: leaf
+        for name, leaf in leaves(step).items()
+        if not params_only or name.startswith(_WEIGHTS)
+    }
+    values = {item: item_of(step, item) for item in ("data", "config", "metrics")}
+    if dtype is not None:
+        values["config"] = values["config"] | {"weight_dtype": dtype}
+    with _replacing(target) as partial:
+        written = _copy(step, partial, arrays, chunk_bytes=chunk_bytes, dtype=dtype)
+        for item, value in sealed_values(written, values).items():
+            write_item(partial, item, value)
+        if (step / SIDE_FILES).is_dir():
+            shutil.copytree(step / SIDE_FILES, partial / SIDE_FILES)
+        write_tree_metadata(partial, {name: leaf["shape"] for name, leaf in written.items()})
+    return target
+
+
+@contextlib.contextmanager
+def _replacing(target: Path) -> Generator[Path]:
+    """A folder that gets the name `target` when the block is done, and else is deleted."""
+    # The name of what Orbax has not finished: a run that finds it deletes it.
+    partial = target.with_name(f"{target.name}.orbax-checkpoint-tmp-reshard")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        partial.rename(target)
+    except OSError as error:
+        raise CheckpointError(f"{target} cannot be written: {brief(error)}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copy(
+    step: Path,
+    target: Path,
+    arrays: Mapping[str, Mapping[str, Any]],
+    *,
+    chunk_bytes: int,
+    dtype: str | None,
+) -> dict[str, dict[str, Any]]:
+    """Copies arrays; returns what the checksums say of them."""
+    written: dict[str, dict[str, Any]] = {}
+    context = array_context()
+    stores = {name: open_array(step, name, context) for name in arrays}
+    total = sum(map(num_bytes, stores.values()))
+    quiet = 0.2 if sys.stderr.isatty() else _SECONDS_BETWEEN_LINES
+    with tqdm(total=total, unit="B", unit_scale=True, mininterval=quiet) as progress:
+        for name, store in stores.items():
+            is_weight = name.startswith(_WEIGHTS)
+            kind = dtype if dtype is not None and is_weight else store.dtype.name
+            spec = array_spec(target, name)
+            shape = tuple(store.shape)
+            out = _create(spec, shape, kind=kind, chunk_bytes=chunk_bytes, context=context)
+            read = wrote = 0
+            for place in places(store):
+                piece = np.asarray(read_piece(store, place, name=name))
+                starts = tuple(part.start for part in place)
+                read += part_checksum(jnp.asarray(piece), starts, shape)
+                progress.update(piece.nbytes)
+                piece = piece.astype(out.dtype.numpy_dtype)
+                wrote += part_checksum(jnp.asarray(piece), starts, shape)
+                _write(out, place, piece)
+            if read % 2**32 != arrays[name]["checksum"]:
+                raise DamagedCheckpoint(f"{step} is damaged: {name} is not what was written")
+            written[name] = {"dtype": kind, "shape": list(shape), "checksum": wrote % 2**32}
+    return written
+
+
+def _create(
+    spec: dict[str, Any],
+    shape: tuple[int, ...],
+    *,
+    kind: str,
+    chunk_bytes: int,
+    context: ts.Context,
+) -> ts.TensorStore:
+    chunk = chunk_shape(shape, ts.dtype(kind).numpy_dtype.itemsize, most_bytes=chunk_bytes)
+    metadata = {
+        "shape": list(shape),
+        "data_type": kind,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    }
+    # As Orbax does: a chunk that is not there is damage, not zeros.
+    spec = {**spec, "metadata": metadata, "store_data_equal_to_fill_value": True}
+    try:
+        return ts.open(spec, create=True, context=context).result()
+    except ValueError as error:
+        raise CheckpointError(f"cannot be written: {brief(error)}") from error
+
+
+def _write(out: ts.TensorStore, place: tuple[slice, ...], piece: np.ndarray) -> None:
+    try:
+        out[place].write(piece).result()
+    except ValueError as error:
+        raise CheckpointError(f"cannot be written: {brief(error)}") from error
