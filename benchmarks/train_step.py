@@ -66,7 +66,7 @@ def measure(model: str, devices: int, steps: int) -> dict[str, object]:
     rows, length = setup.batch_shape
     flops = (
         train_flops(
-            named_leaves(setup.specs), setup.config.model, attention="dot_product", length=length
+            named_leaves(setup.specs), setup.architecture, attention="dot_product", length=length
         ).per_token
         * rows
         * length

@@ -84,6 +84,22 @@ BAD = {
     # the model
     "heads that do not divide": Bad("base_num_kv_heads=3", ("multiple of kv heads", "1, 2, 4, 8")),
     "an odd head_dim": Bad("head_dim=5", ("must be even",)),
+    "an unknown rope": Bad("rope_type=ntk", ("one of default, linear, llama3.1, yarn",)),
+    "a rope of another type": Bad("beta_fast=16", ("with rope_type=yarn only", "beta_fast=16")),
+    "Gemma without a window": Bad("decoder_block=gemma2", ("whose size is missing", "4096")),
+    "two RoPEs of one kind of layer": Bad(
+        "local_rope_max_timescale=1e4", ("llama2 has one kind of layer", "decoder_block=gemma2")
+    ),
+    "a window of less than nothing": Bad("sliding_window_size=-1", ("at least 0",)),
+    "flash on a processor": Bad("attention=flash", ("use dot_product on cpu",)),
+    "cuDNN on a processor": Bad("attention=cudnn_flash_jax", ("for NVIDIA GPUs", "dot_product")),
+    "cuDNN with a soft cap": Bad(
+        "attention=cudnn_flash_jax attn_logits_soft_cap=50", ("cuDNN has no soft cap",)
+    ),
+    "Transformer Engine without a limit": Bad(
+        "attention=cudnn_flash_te", ("max_segments_per_seq", "how many documents a row holds")
+    ),
+    "a name of other projects": Bad("attention_type=local_sliding", ("sliding_window_size",)),
     "too long rows": Bad("max_target_length=200000", ("max_target_length=131072",)),
     "a contradiction to the model": Bad(
         "model_name=llama3.1-8b base_emb_dim=64", ("contradicts 4096", "override_model_config=true")

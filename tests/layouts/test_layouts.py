@@ -22,6 +22,40 @@ FAMILIES = {
     ),
     "qwen3": ("decoder_block=qwen3", "use_qk_norm=true", "logits_via_embedding=true"),
 }
+# Families whose weights lie as Llama's: one layout with everything shows what is their own.
+OTHERS = {
+    "mistral_and_qwen2": (
+        "decoder_block=qwen2",
+        "sliding_window_size=9",
+        "attention_bias=true",
+        "logits_via_embedding=true",
+        "rope_type=yarn",
+    ),
+    "gemma2": (
+        "decoder_block=gemma2",
+        "sliding_window_size=9",
+        "mlp_activations=gelu,linear",
+        "logits_via_embedding=true",
+        "attn_logits_soft_cap=5",
+        "final_logits_soft_cap=3",
+        "query_pre_attn_scalar=12",
+        "base_num_decoder_layers=3",
+        "num_vocab_tiling=2",
+    ),
+    "gemma3": (
+        "decoder_block=gemma3",
+        "sliding_window_size=9",
+        "mlp_activations=gelu,linear",
+        "logits_via_embedding=true",
+        "use_qk_norm=true",
+        "rope_type=linear",
+        "rope_linear_scaling_factor=8",
+        "rope_max_timescale=1e6",
+        "local_rope_max_timescale=1e4",
+    ),
+}
+# All kinds of Gemma 3's layers, in the loop and after it.
+SLOW = {"gemma3_cycle": (*OTHERS["gemma3"], "base_num_decoder_layers=7")}
 LAYOUTS = {
     "data": ("ici_data_parallelism=8", "ici_fsdp_parallelism=1"),
     "fsdp": ("ici_fsdp_parallelism=8",),
@@ -42,6 +76,7 @@ PARTS = {
     "data_fsdp_tensor": ((1, 2, 2, 1), (1, 2, 2), (2, 2)),
     "hsdp": ((1, 4, 1, 1), (1, 1, 4), (1, 4)),
 }
+ALL = {**FAMILIES, **OTHERS, **SLOW}
 SHOWN = (
     "decoder/layers/self_attention/query/kernel",
     "decoder/layers/mlp/wo/kernel",
@@ -51,12 +86,12 @@ SHOWN = (
 
 def settings(family: str, layout: str) -> tuple[str, ...]:
     one_kv_head = family == "llama_mqa_scaled" and layout == "data_fsdp_tensor"
-    return (*FAMILIES[family], *LAYOUTS[layout], *((KV_REPLICATED,) if one_kv_head else ()))
+    return (*ALL[family], *LAYOUTS[layout], *((KV_REPLICATED,) if one_kv_head else ()))
 
 
 @functools.cache
 def on_one_device(family: str) -> Taken:
-    return take_steps(tiny_setup(*FAMILIES[family]), ragged_batch())
+    return take_steps(tiny_setup(*ALL[family]), ragged_batch())
 
 
 @functools.cache
@@ -64,8 +99,14 @@ def on_eight(family: str, layout: str) -> Taken:
     return take_steps(tiny_setup(*settings(family, layout), devices=8), ragged_batch())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [
+        *((family, layout) for family in FAMILIES for layout in LAYOUTS),
+        *((family, "data_fsdp_tensor") for family in OTHERS),
+        *(pytest.param(one, "data_fsdp_tensor", marks=pytest.mark.slow) for one in SLOW),
+    ],
+)
 def test_every_layout_takes_the_same_step(family: str, layout: str) -> None:
     want, got = on_one_device(family), on_eight(family, layout)
     assert got.metrics.loss == pytest.approx(want.metrics.loss, rel=1e-6)

@@ -1,4 +1,5 @@
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,11 @@ from maxtext.ops.attention import (
     num_query_blocks,
     query_blocks,
 )
-from maxtext.ops.flash_attention import splash_flash_attention
+from maxtext.ops.flash_attention import (
+    cudnn_flash_attention,
+    places_in_segments,
+    splash_flash_attention,
+)
 
 FULL = AttentionPattern(scale=0.3)
 PATTERNS = [
@@ -212,17 +217,27 @@ def test_bfloat16_is_near_float64(flags: dict[str, bool], tolerance: float) -> N
     assert np.sqrt(np.mean(error**2)) < tolerance * want.std()
 
 
+SPLASH = functools.partial(splash_flash_attention, interpret=True)
+# What is handed to cuDNN, done by XLA.
+CUDNN = functools.partial(cudnn_flash_attention, implementation="xla")
+
+
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "pattern"),
+    ("kernel", "heads", "kv_heads", "head_dim", "pattern"),
     [
-        (4, 4, 128, FULL),
-        (4, 2, 64, AttentionPattern(scale=0.3, window=30)),
-        (3, 1, 64, AttentionPattern(scale=1.0, soft_cap=3.0)),
+        (SPLASH, 4, 4, 128, FULL),
+        (SPLASH, 4, 2, 64, AttentionPattern(scale=0.3, window=30)),
+        (SPLASH, 3, 1, 64, AttentionPattern(scale=1.0, soft_cap=3.0)),
+        (CUDNN, 4, 2, 16, FULL),
+        (CUDNN, 6, 2, 16, AttentionPattern(scale=0.5, window=30)),
     ],
-    ids=str,
 )
-def test_splash_attention_equals_dot_product_in_values_and_gradients(
-    heads: int, kv_heads: int, head_dim: int, pattern: AttentionPattern
+def test_a_kernel_equals_dot_product_in_values_and_gradients(
+    kernel: Callable[..., jax.Array],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    pattern: AttentionPattern,
 ) -> None:
     operands = qkv(heads, kv_heads, length=128, head_dim=head_dim, rows=2)
     segments = segments_of(2, 128)
@@ -236,10 +251,16 @@ def test_splash_attention_equals_dot_product_in_values_and_gradients(
         return jax.jit(jax.value_and_grad(weighted, argnums=(0, 1, 2), has_aux=True))
 
     with jax.default_matmul_precision("highest"):
-        flash = functools.partial(splash_flash_attention, pattern=pattern, interpret=True)
+        flash = functools.partial(kernel, pattern=pattern)
         dense = functools.partial(dot_product_attention, pattern=pattern)
         (_, got), got_grads = total(lambda *x: flash(*map(jnp.asarray, x)))(*operands)
         (_, want), want_grads = total(lambda *x: dense(*map(jnp.asarray, x)))(*operands)
     np.testing.assert_allclose(got, want, atol=2e-5)
     for one, other in zip(got_grads, want_grads, strict=True):
         np.testing.assert_allclose(one, other, atol=5e-5 * np.abs(other).max())
+
+
+def test_places_count_from_the_start_of_each_document() -> None:
+    segments = jnp.asarray([[1, 1, 1, 2, 2, 0, 0], [3, 4, 4, 4, 4, 4, 4], [0, 0, 5, 5, 0, 0, 0]])
+    want = [[0, 1, 2, 0, 1, 0, 1], [0, 0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 1, 2]]
+    assert places_in_segments(segments).tolist() == want

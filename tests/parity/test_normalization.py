@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from maxtext.layers.normalizations import CenteredNorm, Norm, norm
 from maxtext.ops.normalization import rms_norm
 
 
@@ -34,3 +35,15 @@ def test_rms_norm_of_bfloat16_is_computed_in_float32() -> None:
 
 def test_rms_norm_of_zeros_is_zero() -> None:
     np.testing.assert_array_equal(rms_norm(jnp.zeros((1, 1, 8)), jnp.ones(8), eps=1e-5), 0)
+
+
+def test_a_centered_norm_adds_one_to_its_scale_in_float32() -> None:
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(4, 6, 64)), jnp.bfloat16)
+    # In bfloat16, 1 and any of these would be 1.
+    scale = jnp.asarray(random.uniform(-(2.0**-10), 2.0**-10, 64), jnp.bfloat16)
+    got = norm(CenteredNorm(scale=scale), x.astype(jnp.float32), eps=1e-6)
+    want = reference(np.asarray(x, np.float64), 1 + np.asarray(scale, np.float64), 1e-6)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    plain = norm(Norm(scale=scale.astype(jnp.float32) + 1), x.astype(jnp.float32), eps=1e-6)
+    np.testing.assert_array_equal(got, plain)

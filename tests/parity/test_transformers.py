@@ -27,11 +27,18 @@ from maxtext.parallel.params import map_params
 from maxtext.parallel.stages import stages_from_config
 
 FIXTURES = Path(__file__).parent / "fixtures"
-NAMES = ["llama_gqa", "llama_scaled", "llama_mqa_tied", "qwen3"]
+NAMES = sorted(path.stem for path in FIXTURES.glob("*.npz"))
 TOLERANCE = 1e-4
 LAYERS = {
     "pre_self_attention_layer_norm/scale": "input_layernorm",
     "post_self_attention_layer_norm/scale": "post_attention_layernorm",
+    "pre_self_attention_norm/scale": "input_layernorm",
+    "post_self_attention_norm/scale": "post_attention_layernorm",
+    "pre_ffw_norm/scale": "pre_feedforward_layernorm",
+    "post_ffw_norm/scale": "post_feedforward_layernorm",
+    "self_attention/query/bias": "self_attn.q_proj",
+    "self_attention/key/bias": "self_attn.k_proj",
+    "self_attention/value/bias": "self_attn.v_proj",
     "self_attention/query/kernel": "self_attn.q_proj",
     "self_attention/key/kernel": "self_attn.k_proj",
     "self_attention/value/kernel": "self_attn.v_proj",
@@ -77,7 +84,8 @@ def read(name: str) -> Fixture:
             found = arrays[REST[path]]
             return jnp.asarray(found.T if path.endswith("kernel") else found)
         theirs = LAYERS[path.removeprefix("decoder/layers/")]
-        names = [f"model.layers.{index}.{theirs}.weight" for index in range(spec.shape[0])]
+        kind = "bias" if path.endswith("bias") else "weight"
+        names = [f"model.layers.{index}.{theirs}.{kind}" for index in range(spec.shape[0])]
         unread.difference_update(names)
         # torch keeps [out, in]; heads are rows of out, and of in for the last projection.
         return jnp.stack([jnp.asarray(arrays[one].T).reshape(spec.shape[1:]) for one in names])
@@ -89,7 +97,8 @@ def read(name: str) -> Fixture:
 def logits_of(
     fixture: Fixture, tokens: np.ndarray, positions: np.ndarray, segments: np.ndarray, *argv: str
 ) -> np.ndarray:
-    compute = resolve(load(argv, {}).config.compute, "cpu", tokens.shape[1])
+    given = load(argv, {}).config.compute
+    compute = resolve(given, fixture.config, backend="cpu", length=tokens.shape[1])
 
     def forward(params: Model, tokens: jax.Array, positions: jax.Array, segments: jax.Array):
         runtime = Runtime(
@@ -98,7 +107,8 @@ def logits_of(
             dtype=compute.dtype,
         )
         hidden = hidden_states(fixture.architecture, params, tokens, positions, runtime=runtime)
-        return project_to_vocab(hidden, output_kernel(params), float32=False)
+        cap = fixture.config.final_logits_soft_cap
+        return project_to_vocab(hidden, output_kernel(params), float32=False, soft_cap=cap)
 
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(forward)(fixture.params, tokens, positions, segments))
@@ -145,11 +155,29 @@ def test_two_packed_documents_have_the_logits_of_each_alone(fixture: Fixture) ->
     assert np.isfinite(got).all()
 
 
-def test_the_scaling_of_rope_shows_in_the_fixture() -> None:
-    fixture = read("llama_scaled")
-    plain = fixture.config.model_copy(update={"rope_type": "default"})
-    unscaled = dataclasses.replace(
-        fixture, architecture=architecture(plain, weight_dtype="float32")
-    )
-    got = logits_of(unscaled, *whole_rows(fixture.tokens))
-    assert np.abs(got - fixture.logits)[:, -1].max() > 0.1
+# Of a fixture, a key whose other value must show in the last logits.
+SHOWN = [
+    ("llama_scaled", {"rope_type": "default"}),
+    ("llama_linear", {"rope_type": "default"}),
+    ("qwen2", {"rope_type": "default"}),
+    ("qwen2", {"rope_attention_scaling": False}),
+    ("mistral", {"sliding_window_size": 8}),
+    ("gemma2", {"sliding_window_size": 10}),
+    ("gemma2", {"attn_logits_soft_cap": 0.0}),
+    ("gemma2", {"final_logits_soft_cap": 0.0}),
+    ("gemma2", {"query_pre_attn_scalar": 0.0}),
+    ("gemma3", {"sliding_window_size": 10}),
+    ("gemma3", {"local_rope_max_timescale": -1.0}),
+    ("gemma3", {"rope_type": "default"}),
+    ("gemma3", {"decoder_block": "gemma2"}),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), SHOWN)
+def test_what_a_key_does_shows_in_the_fixture(name: str, change: dict[str, object]) -> None:
+    fixture = read(name)
+    config = fixture.config.model_copy(update=change)
+    other = architecture(config, weight_dtype="float32")
+    changed = dataclasses.replace(fixture, config=config, architecture=other)
+    got = logits_of(changed, *whole_rows(fixture.tokens))
+    assert np.abs(got - fixture.logits)[:, -1].max() > 0.02

@@ -10,7 +10,6 @@ from maxtext.config.schema import (
     ComputeConfig,
     Config,
     MeshConfig,
-    ModelConfig,
 )
 
 _NOT_YET = {
@@ -50,7 +49,6 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         user_keys: The keys that the user set, rather than the defaults or a model file.
         training: False leaves out what only training needs.
     """
-    yield from model_clashes(config.model)
     yield from _tokens(config)
     yield from _run_name(config.run.run_name)
     yield from _zeros(config)
@@ -72,40 +70,12 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def _listed(numbers: Iterable[int], *, near: int) -> str:
+def listed(numbers: Iterable[int], *, near: int) -> str:
     """The numbers in words, those nearest to `near` where there are many."""
     found = sorted(numbers)
     if len(found) > _LARGEST_LIST:
         found = sorted(sorted(found, key=lambda number: abs(number - near))[:_LARGEST_LIST])
     return ", ".join(map(str, found))
-
-
-def model_clashes(model: ModelConfig) -> Iterator[Clash]:
-    """What is wrong with a model by itself."""
-    if model.num_query_heads % model.num_kv_heads:
-        work = _listed(divisors(model.num_query_heads), near=model.num_kv_heads)
-        yield Clash(
-            ("base_num_kv_heads", "base_num_query_heads"),
-            "query heads must be a multiple of kv heads",
-            f"with {model.num_query_heads} query heads, base_num_kv_heads may be {work}",
-        )
-    if model.head_dim % 2:
-        around = f"use {model.head_dim - 1} or {model.head_dim + 1}"
-        hint = "use 2" if model.head_dim == 1 else around
-        yield Clash(("head_dim",), "must be even: RoPE turns pairs of channels", hint)
-    if not 1 <= len(model.mlp_activations) <= 2:
-        yield Clash(
-            ("mlp_activations",),
-            "must have one entry, or two for a gated feed-forward layer",
-            "[silu, linear] is SwiGLU, [relu] is plain",
-        )
-    llama3 = model.rope_type == "llama3.1"
-    if llama3 and model.rope_high_freq_factor <= model.rope_low_freq_factor:
-        yield Clash(
-            ("rope_high_freq_factor", "rope_low_freq_factor"),
-            "rope_high_freq_factor must be larger than rope_low_freq_factor",
-            "Llama 3.1 uses 4.0 and 1.0",
-        )
 
 
 def _tokens(config: Config) -> Iterator[Clash]:
@@ -240,7 +210,7 @@ def _vocabulary_tiles(config: Config) -> Iterator[Clash]:
         yield Clash(
             ("num_vocab_tiling", "vocab_size"),
             "the vocabulary must be a multiple of its tiles",
-            f"num_vocab_tiling may be {_listed(divisors(size), near=tiles)}",
+            f"num_vocab_tiling may be {listed(divisors(size), near=tiles)}",
         )
 
 

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from maxtext.config import derive, filesystem, outputs
+from maxtext.config import architecture, derive, filesystem, outputs
 from maxtext.config.errors import Clash, ConfigError, Origin, Problem, did_you_mean, nearest
 from maxtext.config.flat import build
 from maxtext.config.keys import BASE_CONFIG, RULES, keys
@@ -103,6 +103,7 @@ def _checked(
     if not any(problem.key in _WHOLE_FILES for problem in problems):
         user_keys = {name for name, one in merged.settings.items() if one.origin.by_user}
         clashes = [
+            *architecture.clashes(config, user_keys),
             *derive.clashes(config, user_keys, training=training),
             *(outputs.clashes(config, user_keys) if training else ()),
             *filesystem.clashes(config, user_keys, training=training),

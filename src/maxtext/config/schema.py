@@ -14,7 +14,7 @@ type Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 type Count = Annotated[int, Field(ge=-1)]
 type Degree = Annotated[int, Field(ge=-1)]
 type Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
-type Tensor = Literal["remat", "device"]
+type Tensor = Literal["remat", "device", "offload"]
 type FloatType = Literal["float32", "bfloat16", "float16"]
 type Rules = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -79,8 +79,10 @@ class RunConfig(Section):
 class ModelConfig(Section):
     """What the model is: all that its weights and its function depend on."""
 
-    decoder_block: Literal["llama2", "qwen3"] = key(
-        "Model family: `llama2` is every Llama up to 3.3, `qwen3` the dense Qwen3."
+    decoder_block: Literal["llama2", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"] = key(
+        "Model family: `llama2` is every Llama up to 3.3, `qwen2` also Qwen2.5, `qwen3` the dense "
+        "Qwen3, `gemma3` the text part of Gemma 3. The first four are one layer; other keys tell "
+        "them apart."
     )
     emb_dim: Positive = key("Width of the residual stream.", name="base_emb_dim")
     num_query_heads: Positive = key("Query heads.", name="base_num_query_heads")
@@ -98,11 +100,42 @@ class ModelConfig(Section):
     logits_via_embedding: bool = key("Tied embeddings: the embedding is the output head too.")
     normalization_layer_epsilon: PositiveFloat = key("Epsilon of RMSNorm.")
     use_qk_norm: bool = key("RMSNorm over the head dim of queries and keys, before RoPE.")
-    rope_type: Literal["default", "llama3.1"] = key(
-        "RoPE frequencies: `default` unscaled, `llama3.1` rescaled by parts of the spectrum."
+    attention_bias: bool = key("Biases on the projections of queries, keys and values.")
+    query_pre_attn_scalar: NonNegativeFloat = key(
+        "Attention scores are divided by the root of this; 0: of `head_dim`."
+    )
+    sliding_window_size: NonNegativeInt = key(
+        "Tokens that a query sees, itself included, in the layers that look back only so far: all "
+        "of them, every other one of `gemma2`, five of six of `gemma3`. 0: no such limit."
+    )
+    attn_logits_soft_cap: NonNegativeFloat = key(
+        "Attention scores s become cap * tanh(s / cap); 0: they stay."
+    )
+    final_logits_soft_cap: NonNegativeFloat = key("The same for the logits of the output head.")
+    rope_type: Literal["default", "linear", "llama3.1", "yarn"] = key(
+        "RoPE frequencies: `default` unscaled, `linear` all divided by one number, `llama3.1` and "
+        "`yarn` rescaled by parts of the spectrum."
     )
     rope_max_timescale: PositiveFloat = key("RoPE base (theta).")
-    rope_factor: PositiveFloat = key("`llama3.1`: the factor that long wavelengths grow by.")
+    local_rope_max_timescale: float = key(
+        "RoPE base, unscaled, of those layers of `gemma2` and `gemma3` that have a sliding "
+        "window; -1: as the others."
+    )
+    rope_linear_scaling_factor: PositiveFloat = key("`linear`: what wavelengths grow by.")
+    rope_factor: PositiveFloat = key(
+        "`llama3.1` and `yarn`: the factor that long wavelengths grow by."
+    )
+    beta_fast: PositiveFloat = key(
+        "`yarn`: what turns more often than this in the original length is left alone."
+    )
+    beta_slow: PositiveFloat = key(
+        "`yarn`: what turns less often than this in the original length is scaled fully."
+    )
+    rope_truncate: bool = key("`yarn`: round these bounds outwards to whole channels.")
+    rope_attention_scaling: bool = key(
+        "`yarn`: multiply rotated queries and keys by 1 + 0.1 mscale ln(rope_factor) each."
+    )
+    mscale: NonNegativeFloat = key("`yarn`: the number of this name in that factor.")
     rope_low_freq_factor: PositiveFloat = key(
         "`llama3.1`: wavelengths over original length / this are scaled fully."
     )
@@ -110,7 +143,8 @@ class ModelConfig(Section):
         "`llama3.1`: wavelengths under original length / this are left alone."
     )
     original_max_position_embeddings: Positive = key(
-        "Tokens of context that the model was first trained with; the unit of `llama3.1` scaling."
+        "Tokens of context that the model was first trained with; the unit of `llama3.1` and "
+        "`yarn` scaling."
     )
     max_position_embeddings: Positive = key(
         "Tokens of context that the model was released for; longer sequences are refused."
@@ -133,21 +167,36 @@ class ComputeConfig(Section):
     logits_dot_in_fp32: bool = key("Run the output head in float32 whatever `dtype` is.")
     float32_qk_product: bool = key("Take the product of queries and keys in float32.")
     float32_logits: bool = key("Take the softmax of attention in float32.")
-    attention: Literal["autoselected", "dot_product", "flash"] = key(
+    attention: Literal[
+        "autoselected", "dot_product", "flash", "cudnn_flash_jax", "cudnn_flash_te"
+    ] = key(
         "`dot_product` runs everywhere; `flash` is the kernel kept for TPU (JAX splash) and "
-        "GPU (tokamax, extra `gpu`); `autoselected` is flash on TPU, dot_product elsewhere."
+        "GPU (tokamax, extra `gpu`); `cudnn_flash_jax` and `cudnn_flash_te` are cuDNN's for GPU, "
+        "by JAX and by Transformer Engine; `autoselected` is flash on TPU, dot_product elsewhere."
     )
     scan_layers: bool = key(
         "One compiled layer, run in a loop. False unrolls: slower to compile, at times faster."
     )
-    remat_policy: Literal["full", "minimal", "save_qkv_proj", "save_out_proj", "custom", "none"] = (
-        key(
-            "What the backward pass recomputes. `full`: everything but the input of each layer; "
-            "`minimal`: all but the results of products; `save_qkv_proj`, `save_out_proj`: all but "
-            "those; `custom`: each tensor by its own key; `none`: nothing."
-        )
+    remat_policy: Literal[
+        "full",
+        "minimal",
+        "minimal_offloaded",
+        "save_qkv_proj",
+        "qkv_proj_offloaded",
+        "save_out_proj",
+        "custom",
+        "none",
+    ] = key(
+        "What the backward pass recomputes. `full`: everything but the input of each layer; "
+        "`minimal`: all but the results of products; `save_qkv_proj`, `save_out_proj`: all but "
+        "those; `custom`: each tensor by its own key; `none`: nothing. `minimal_offloaded` and "
+        "`qkv_proj_offloaded` keep in the host's memory what the names without it keep on the "
+        "device."
     )
-    query_proj: Tensor = key("`custom`: the queries.")
+    query_proj: Tensor = key(
+        "`custom`: the queries. `remat`: computed again, `device`: kept, `offload`: kept in the "
+        "host's memory."
+    )
     key_proj: Tensor = key("`custom`: the keys.")
     value_proj: Tensor = key("`custom`: the values.")
     attention_out: Tensor = key("`custom`: what attention returns, before its projection.")

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import cast
 
-from maxtext.config import derive
+from maxtext.config import architecture
 from maxtext.config.errors import ConfigError, Origin, Problem
 from maxtext.config.flat import build, flat_source
 from maxtext.config.huggingface import CONFIG, huggingface_source
@@ -84,7 +84,7 @@ def read_model(source: Source) -> ModelConfig:
         raise ConfigError(problems)
     problems = [
         Problem(clash.keys[0], clash.message, origin=settings[clash.keys[0]].origin)
-        for clash in derive.model_clashes(config.model)
+        for clash in architecture.model_clashes(config.model)
     ]
     if problems:
         raise ConfigError(problems)

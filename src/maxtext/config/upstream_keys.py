@@ -3,6 +3,7 @@
 INSTEAD = {
     # upstream MaxText
     "adamw_mask": "leave it out: norms and biases are not decayed, all else is",
+    "attention_type": "leave it out: sliding_window_size and decoder_block say it",
     "context": "use attention_out",
     "custom_mesh": "use custom_mesh_and_rule",
     "dataset_name": "use hf_path with dataset_type=hf, or grain_train_files",
@@ -17,6 +18,7 @@ INSTEAD = {
     "enable_wandb": "use enable_tensorboard or metrics_file",
     "enable_autocheckpoint": "leave it out: SIGTERM saves a checkpoint",
     "enable_continuous_checkpointing": "use checkpoint_period, or local_checkpoint_period",
+    "global_rope_max_timescale": "use rope_max_timescale",
     "hardware": "set the environment variable JAX_PLATFORMS=cpu, cuda or tpu",
     "hide_profiler_step_metric": "leave it out: tracing is no part of a step's time",
     "ici_fsdp_transpose_parallelism": "use ici_fsdp_parallelism and a rule that splits the axis",
@@ -36,6 +38,8 @@ INSTEAD = {
     "tokenize_train_data": "leave it out: text is always tokenized",
     "tokenize_eval_data": "leave it out: text is always tokenized",
     "upload_all_profiler_results": "leave it out: the first process is traced",
+    "use_post_attn_norm": "leave it out: decoder_block says it",
+    "use_post_ffw_norm": "leave it out: decoder_block says it",
     "wandb_project_name": "use enable_tensorboard or metrics_file",
     "wandb_run_name": "use run_name",
     # elsewhere
@@ -54,7 +58,9 @@ INSTEAD = {
     "num_layers": "use base_num_decoder_layers",
     "num_steps": "use steps",
     "rms_norm_eps": "use normalization_layer_epsilon",
+    "rope_scaling": "use rope_type and the keys that its description names",
     "rope_theta": "use rope_max_timescale",
+    "sliding_window": "use sliding_window_size",
     "seed": "use init_weights_seed or data_shuffle_seed",
     "seq_len": "use max_target_length",
     "seq_length": "use max_target_length",
@@ -64,9 +70,9 @@ INSTEAD = {
 
 UPSTREAM = frozenset(
     """
-    activations_in_float32 adamw_mask ar_cache_axis_order attention_bias attention_output_dim
-    attention_sink attention_type attn_logits_soft_cap autoregressive_decode_assert
-    base_moe_mlp_dim batch_split_factor beta_fast beta_slow block_diffusion_canvas_policy
+    activations_in_float32 adamw_mask ar_cache_axis_order attention_output_dim
+    attention_sink attention_type autoregressive_decode_assert
+    base_moe_mlp_dim batch_split_factor block_diffusion_canvas_policy
     block_diffusion_logit_alignment block_diffusion_mask_id block_diffusion_min_noise
     capacity_factor cast_logits_to_fp32 causal_block_size check_vma
     checkpoint_conversion_fn checkpoint_storage_concurrent_gb
@@ -86,7 +92,7 @@ UPSTREAM = frozenset(
     enable_model_warmup enable_orbax_v1 enable_padding_causal_mask enable_rampup_batch_size
     enable_single_controller enable_single_replica_ckpt_restoring enable_tpu_profiling_options
     enable_wandb eval_dataset_name eval_split eval_start_step expansion_factor_real_data
-    final_logits_soft_cap first_num_dense_layers first_num_hash_layers float32_weight_sum
+    first_num_dense_layers first_num_hash_layers float32_weight_sum
     fused_mlp fused_qkv generate_padding_batch_eval generate_padding_batch_train global_head_dim
     global_num_kv_heads global_parameter_scale global_rampup_samples global_rope_max_timescale
     global_rope_proportion grain_data_source_max_workers grain_index_storage_option
@@ -98,13 +104,13 @@ UPSTREAM = frozenset(
     ici_fsdp_transpose_parallelism ici_sequence_parallelism inhomogeneous_layer_cycle_interval
     interleave_moe_layer_step jax_debug_log_modules kv_proj kv_wa_proj load_balance_loss_weight
     load_from_prefill_dir
-    local_rope_max_timescale local_rope_proportion local_use_splash_scheduler
+    local_rope_proportion local_use_splash_scheduler
     logical_axis_rules_for_eval max_checkify max_corpus_chars max_inflight_computations
     max_num_batched_tokens max_num_seqs max_prefill_predict_length merge_gating_gmm mla_kv mla_q
     mla_qk_head_chunk_size mlp_activations_limit mlp_bias mlpwi model_call_mode
     moe_chunk_barrier moe_dispatch_no_expert_sharding moe_expert_input_dim
     moe_fsdp_use_two_stage_all_gather moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo
-    monitor_step_time_deviation mscale mtp_eval_target_module mtp_loss_scaling_factor
+    monitor_step_time_deviation mtp_eval_target_module mtp_loss_scaling_factor
     mtp_num_layers multi_sampling
     n_routing_groups nope_layer_interval norm_topk_prob normalize_embedding_logits
     num_communication_overlapping_steps num_experts num_experts_per_tok num_kv_shared_layers
@@ -118,13 +124,13 @@ UPSTREAM = frozenset(
     profile_periodically_period profile_power_events prometheus_port
     qk_nope_head_dim qk_norm_with_scale qk_rope_head_dim qkv_proj query_wa_proj
     record_internal_nn_metrics remove_size_one_mesh_axis_from_type reshape_q return_log_prob
-    reuse_example_batch ring_scan_unroll rope_attention_scaling rope_interleave
-    rope_linear_scaling_factor rope_min_timescale rope_pairwise rope_truncate rope_use_scale
+    reuse_example_batch ring_scan_unroll rope_interleave
+    rope_min_timescale rope_pairwise rope_use_scale
     routed_bias routed_scaling_factor routed_score_func save_checkpoint_on_start
     scan_layers_per_stage scan_pipeline_iterations scan_pipeline_repeats
     set_remat_policy_on_layers_per_stage set_remat_policy_on_pipeline_iterations
     shard_exp_on_fsdp shard_mode sharding_tolerance shardy
-    share_kv_projections shared_experts sinkhorn_iterations sliding_window_size
+    share_kv_projections shared_experts sinkhorn_iterations
     source_checkpoint_layout sparse_matmul stack_prefill_result_cache
     step_deviation_interval_seconds target_eval_loss temperature_tuning tokenize_eval_data
     tokenize_train_data topk_routing_group tpu_num_chips_to_profile_per_task

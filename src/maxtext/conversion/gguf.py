@@ -218,7 +218,7 @@ class GGUFModel:
                 high_freq_factor=4.0,
                 original_length=8192,
             )
-            want = plain / rope.scale_llama3(plain, scaling)
+            want = plain / rope.Rope(head_dim, config["rope_theta"], scaling).frequencies()
             if want.shape == factors.shape and np.allclose(want, factors, rtol=1e-3):
                 return {**_LLAMA3_REST, **one}
         raise ConversionError(f"{self._file}: {_ROPE} is of no scaling that is known")

@@ -94,7 +94,7 @@ class Generator:
         shape = (self.layout.ways("activation_batch"), row.shape[0])
         positions = jnp.broadcast_to(jnp.arange(row.shape[0]), shape)
         runtime = Runtime(
-            attend=training_attend(compute, (positions < count).astype(jnp.int32)),
+            attend=training_attend(compute, (positions < count).astype(jnp.int32), max_segments=1),
             stages=Stages(scan=compute.scan_layers),
             dtype=compute.dtype,
         )
@@ -102,7 +102,12 @@ class Generator:
             self.architecture, params, jnp.broadcast_to(row, shape), positions, runtime=runtime
         )
         last = jax.lax.dynamic_slice_in_dim(hidden, count - 1, 1, axis=1)
-        logits = project_to_vocab(last, output_kernel(params), float32=compute.logits_dot_in_fp32)
+        logits = project_to_vocab(
+            last,
+            output_kernel(params),
+            float32=compute.logits_dot_in_fp32,
+            soft_cap=self.config.model.final_logits_soft_cap,
+        )
         key = jax.random.fold_in(jax.random.key(decode.decode_seed), count)
         return next_token(logits[0, 0], key, config=decode, vocab_size=self.tokenizer.vocab_size)
 
@@ -118,7 +123,10 @@ def load_generator(config: Config) -> Generator:
     run = Path(config.run.base_output_directory, config.run.run_name)
     with config_errors():
         tokenizer = load_tokenizer(config.data, vocab_size=config.model.vocab_size)
-        compute = resolve(config.compute, jax.default_backend(), config.data.max_target_length)
+        length = config.data.max_target_length
+        compute = resolve(
+            config.compute, config.model, backend=jax.default_backend(), length=length
+        )
         layout = make_layout(config.mesh, jax.devices())
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         with use_layout(layout):

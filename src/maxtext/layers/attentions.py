@@ -10,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from maxtext.config.schema import ComputeConfig, ModelConfig
 from maxtext.layers.linears import Linear, linear, linear_params
-from maxtext.layers.normalizations import Norm, norm, norm_params
+from maxtext.layers.normalizations import AnyNorm, NormParams, norm, norm_params
 from maxtext.ops import flash_attention
 from maxtext.ops.attention import Arithmetic, AttentionPattern, dot_product_attention
 from maxtext.ops.rope import rotate
@@ -38,18 +38,21 @@ class Attention:
     key: Linear
     value: Linear
     out: Linear
-    query_norm: Norm | None
-    key_norm: Norm | None
+    query_norm: AnyNorm | None
+    key_norm: AnyNorm | None
 
 
-def attention_params(config: ModelConfig, *, dtype: DType) -> Attention:
+def attention_params(
+    config: ModelConfig, *, dtype: DType, norm_params: NormParams = norm_params
+) -> Attention:
     """Declares the weights of `attention`."""
     declare = functools.partial(linear_params, scale=config.dense_init_scale, dtype=dtype)
     embed, heads, kv_heads = config.emb_dim, config.num_query_heads, config.num_kv_heads
     one_norm = norm_params(config.head_dim, dtype=dtype) if config.use_qk_norm else None
-    key_value = declare((embed, kv_heads, config.head_dim), ("embed", "kv_heads", "kv"))
+    project_in = functools.partial(declare, bias=config.attention_bias)
+    key_value = project_in((embed, kv_heads, config.head_dim), ("embed", "kv_heads", "kv"))
     return Attention(
-        query=declare((embed, heads, config.head_dim), ("embed", "heads", "kv")),
+        query=project_in((embed, heads, config.head_dim), ("embed", "heads", "kv")),
         key=key_value,
         value=key_value,
         out=declare((heads, config.head_dim, embed), ("heads", "kv", "embed"), num_in=2),
@@ -81,8 +84,16 @@ def attention(
     return checkpoint_name(out, "out_proj")
 
 
-def training_attend(config: ComputeConfig, segments: Int[Array, "B L"]) -> Attend:
-    """The port of training: causal within each segment, by the op that `config` names."""
+def training_attend(
+    config: ComputeConfig, segments: Int[Array, "B L"], *, max_segments: int | None = None
+) -> Attend:
+    """The port of training: causal within each segment, by the op that `config` names.
+
+    Args:
+        config: Resolved.
+        segments: The document of each token, 0 for padding.
+        max_segments: Documents in one row at most, which only `cudnn_flash_te` asks for.
+    """
     if config.attention == "dot_product":
         arithmetic = Arithmetic(
             float32_qk_product=config.float32_qk_product, float32_logits=config.float32_logits
@@ -90,14 +101,24 @@ def training_attend(config: ComputeConfig, segments: Int[Array, "B L"]) -> Atten
         return lambda q, k, v, pattern: dot_product_attention(
             q, k, v, segments, pattern=pattern, arithmetic=arithmetic
         )
-    assert config.attention == "flash", "`autoselected` is resolved before any layer runs"
-    kernel = {
-        "tpu": flash_attention.splash_flash_attention,
-        "gpu": flash_attention.triton_flash_attention,
-    }[jax.default_backend()]
+    kernel = _kernel(config.attention, max_segments)
     return lambda q, k, v, pattern: _per_device(
         functools.partial(kernel, pattern=pattern), q, k, v, segments
     )
+
+
+def _kernel(attention: str, max_segments: int | None) -> Callable[..., jax.Array]:
+    """Attention by a kernel for one kind of device."""
+    if attention == "cudnn_flash_jax":
+        return flash_attention.cudnn_flash_attention
+    if attention == "cudnn_flash_te":
+        assert max_segments is not None, "Transformer Engine must know how many documents there are"
+        return functools.partial(flash_attention.te_flash_attention, max_segments=max_segments)
+    assert attention == "flash", "`autoselected` is resolved before any layer runs"
+    return {
+        "tpu": flash_attention.splash_flash_attention,
+        "gpu": flash_attention.triton_flash_attention,
+    }[jax.default_backend()]
 
 
 def _per_device(

@@ -1,5 +1,7 @@
 """Token embeddings and the output head."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import normal
@@ -26,19 +28,32 @@ def embedding_params(config: ModelConfig, *, dtype: DType) -> Embedding:
     return Embedding(embedding=param(shape, ("vocab", "embed"), draw, dtype, num_in=1))
 
 
-def embed(params: Embedding, tokens: Int[Array, "B L"], *, dtype: DType) -> Float[Array, "B L D"]:
-    """The embedding of each token."""
+def embed(
+    params: Embedding, tokens: Int[Array, "B L"], *, dtype: DType, scaled: bool = False
+) -> Float[Array, "B L D"]:
+    """The embedding of each token, times the root of its width if `scaled`.
+
+    The root is rounded to `dtype`, as the models that have it were trained so.
+    """
     x = jnp.take(params.embedding, tokens, axis=0).astype(dtype)
+    if scaled:
+        x = x * jnp.asarray(math.sqrt(x.shape[-1]), dtype)
     return constrain(x, "activation_batch", "activation_norm_length", "activation_embed")
 
 
 def project_to_vocab(
-    x: Float[Array, "B L D"], kernel: Float[Array, "D V"], *, float32: bool
+    x: Float[Array, "B L D"], kernel: Float[Array, "D V"], *, float32: bool, soft_cap: float = 0.0
 ) -> Float[Array, "B L V"]:
-    """Logits: `x` times the kernel in the type of `x`, or in float32."""
+    """Logits: `x` times the kernel in the type of `x`, or in float32.
+
+    Args:
+        soft_cap: Logits z become soft_cap * tanh(z / soft_cap), in float32; 0 leaves them.
+    """
     if float32:
         x = x.astype(jnp.float32)
     logits: jax.Array = dense(x, kernel.astype(x.dtype))  # pyright: ignore[reportAssignmentType]
+    if soft_cap:
+        logits = soft_cap * jnp.tanh(logits.astype(jnp.float32) / soft_cap)
     return constrain(logits, "activation_batch", "activation_length", "activation_vocab")
 
 

@@ -5,7 +5,7 @@ import math
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jax.nn.initializers import variance_scaling
+from jax.nn.initializers import variance_scaling, zeros
 
 from maxtext.config.schema import ModelConfig
 from maxtext.ops.dense import dense
@@ -23,9 +23,10 @@ ACTIVATIONS = {
 
 @pytree
 class Linear:
-    """Weights of a dense layer."""
+    """Weights of a dense layer; most have no bias."""
 
     kernel: Weight
+    bias: Weight | None = None
 
 
 def kernel_init(scale: float, num_in: int) -> Initializer:
@@ -40,15 +41,27 @@ def kernel_init(scale: float, num_in: int) -> Initializer:
 
 
 def linear_params(
-    shape: tuple[int, ...], axes: Axes, *, scale: float, dtype: DType, num_in: int = 1
+    shape: tuple[int, ...],
+    axes: Axes,
+    *,
+    scale: float,
+    dtype: DType,
+    num_in: int = 1,
+    bias: bool = False,
 ) -> Linear:
     """Declares the weights of `linear`; the first `num_in` dims of `shape` are summed over."""
-    return Linear(kernel=param(shape, axes, kernel_init(scale, num_in), dtype, num_in=num_in))
+    return Linear(
+        kernel=param(shape, axes, kernel_init(scale, num_in), dtype, num_in=num_in),
+        bias=param(shape[num_in:], axes[num_in:], zeros, dtype) if bias else None,
+    )
 
 
 def linear(params: Linear, x: jax.Array, *, num_in: int = 1) -> jax.Array:
-    """`x` with its last `num_in` dims times the kernel, in the type of `x`."""
-    return dense(x, params.kernel.astype(x.dtype), num_in)
+    """`x` with its last `num_in` dims times the kernel, plus the bias, in the type of `x`."""
+    out: jax.Array = dense(  # pyright: ignore[reportAssignmentType]
+        x, params.kernel.astype(x.dtype), num_in
+    )
+    return out if params.bias is None else out + params.bias.astype(x.dtype)
 
 
 @pytree

@@ -1,7 +1,10 @@
 """Normalization layers."""
 
+from collections.abc import Callable
+
 import jax
-from jax.nn.initializers import ones
+import jax.numpy as jnp
+from jax.nn.initializers import ones, zeros
 
 from maxtext.ops.normalization import rms_norm
 from maxtext.parallel.params import param, pytree
@@ -15,11 +18,30 @@ class Norm:
     scale: Weight
 
 
+@pytree
+class CenteredNorm:
+    """Weights of an RMSNorm whose scale is kept less 1, as Gemma's is."""
+
+    scale: Weight
+
+
+type AnyNorm = Norm | CenteredNorm
+# Declares a norm over vectors of one size: `norm_params` or `centered_norm_params`.
+type NormParams = Callable[..., AnyNorm]
+
+
 def norm_params(size: int, *, dtype: DType) -> Norm:
     """Declares the weights of `norm`."""
     return Norm(scale=param((size,), ("norm",), ones, dtype))
 
 
-def norm(params: Norm, x: jax.Array, *, eps: float) -> jax.Array:
+def centered_norm_params(size: int, *, dtype: DType) -> CenteredNorm:
+    """Declares the weights of `norm` where they are kept less 1."""
+    return CenteredNorm(scale=param((size,), ("norm",), zeros, dtype))
+
+
+def norm(params: AnyNorm, x: jax.Array, *, eps: float) -> jax.Array:
     """`x` over its root mean square along the last dim, times the scale."""
+    if isinstance(params, CenteredNorm):
+        return rms_norm(x, params.scale.astype(jnp.float32) + 1.0, eps=eps)
     return rms_norm(x, params.scale, eps=eps)

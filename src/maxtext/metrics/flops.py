@@ -2,13 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
 
 from maxtext.config.schema import ModelConfig
-from maxtext.ops.attention import num_query_blocks
+from maxtext.models.decoder import Architecture
+from maxtext.ops.attention import AttentionPattern, query_blocks
 from maxtext.parallel.params import Param
-
-type Attention = Literal["dot_product", "flash"]
 
 # Scales of norms and biases are multiplied or added, not contracted.
 _NO_PRODUCT = ("scale", "bias")
@@ -24,16 +22,16 @@ class TrainFlops:
     """
 
     weights: int
-    attention: int
+    attention: float
 
     @property
-    def per_token(self) -> int:
+    def per_token(self) -> float:
         """FLOPs per token in all."""
         return self.weights + self.attention
 
 
 def train_flops(
-    weights: Mapping[str, Param], config: ModelConfig, *, attention: Attention, length: int
+    weights: Mapping[str, Param], architecture: Architecture, *, attention: str, length: int
 ) -> TrainFlops:
     """FLOPs of one token in a row of `length` tokens.
 
@@ -42,19 +40,32 @@ def train_flops(
 
     Args:
         weights: The spec tree under its names, `named_leaves(specs)`.
-        config: The model that the weights belong to.
-        attention: The implementation that runs: `flash` skips the pairs of positions that the
-            causal mask hides, `dot_product` those after the end of each block of queries.
+        architecture: The model that the weights belong to.
+        attention: The implementation that runs: `dot_product` multiplies whole blocks of
+            positions, the others only the pairs that the causal mask and the window leave.
         length: Tokens of a row.
 
     Source: Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, appendix B.
     """
+    config = architecture.config
     contracted = sum(one.size for name, one in weights.items() if _is_contracted(name, config))
-    pairs = config.num_decoder_layers * length * config.num_query_heads * config.head_dim
-    if attention == "flash":
-        return TrainFlops(weights=6 * contracted, attention=6 * pairs)
-    blocks = num_query_blocks(length)
-    return TrainFlops(weights=6 * contracted, attention=6 * pairs * (blocks + 1) // blocks)
+    pairs = _block_pairs if attention == "dot_product" else _visible_pairs
+    in_all = sum(pairs(kind.pattern, length) for kind in architecture.layers)
+    heads = config.num_query_heads * config.head_dim
+    # Queries by keys and weights by values, each a product forward and two backward.
+    return TrainFlops(weights=6 * contracted, attention=12 * heads * in_all / length)
+
+
+def _visible_pairs(pattern: AttentionPattern, length: int) -> float:
+    """Queries times keys that they see, a token counting half of itself."""
+    window = min(pattern.window or length, length)
+    return window * length - window**2 / 2
+
+
+def _block_pairs(pattern: AttentionPattern, length: int) -> float:
+    """Queries times the keys of their block's products."""
+    blocks = query_blocks(length, window=pattern.window)
+    return sum((q.stop - q.start) * (k.stop - k.start) for q, k in blocks)
 
 
 def _is_contracted(name: str, config: ModelConfig) -> bool:

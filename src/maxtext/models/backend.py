@@ -11,7 +11,7 @@ from collections.abc import Generator
 import jax
 
 from maxtext.config.errors import ConfigError, Problem
-from maxtext.config.schema import ComputeConfig, RunConfig
+from maxtext.config.schema import ComputeConfig, ModelConfig, RunConfig
 from maxtext.ops.flash_attention import FLASH_BLOCK
 
 _logger = logging.getLogger(__name__)
@@ -42,11 +42,13 @@ def config_errors() -> Generator[None]:
         raise ConfigError(problems) from error
 
 
-def resolve(config: ComputeConfig, backend: str, length: int) -> ComputeConfig:
+def resolve(
+    config: ComputeConfig, model: ModelConfig, *, backend: str, length: int
+) -> ComputeConfig:
     """The config with each `auto` replaced by what it means on this backend.
 
     Raises:
-        ValueError: The backend or the row length does not allow `attention=flash`.
+        ValueError: The backend, the model or the row length does not allow the `attention`.
     """
     dtype, attention = config.dtype, config.attention
     if dtype == "auto":
@@ -54,15 +56,44 @@ def resolve(config: ComputeConfig, backend: str, length: int) -> ComputeConfig:
     if attention == "autoselected":
         fits = backend == "tpu" and length % FLASH_BLOCK == 0
         attention = "flash" if fits else "dot_product"
-    if attention == "flash" and backend == "cpu":
+    if attention == "flash":
+        _check_flash(model, backend, length)
+    elif attention != "dot_product":
+        _check_cudnn(attention, dtype, backend)
+    return config.model_copy(update={"dtype": dtype, "attention": attention})
+
+
+def _check_flash(model: ModelConfig, backend: str, length: int) -> None:
+    if backend == "cpu":
         raise ValueError("attention=flash: its kernels are for TPU and GPU; use dot_product on cpu")
-    if attention == "flash" and backend == "gpu" and importlib.util.find_spec("tokamax") is None:
-        raise ValueError("attention=flash on GPU needs tokamax: pip install 'maxtext[gpu]'")
-    if attention == "flash" and length % FLASH_BLOCK:
+    if backend == "gpu" and not _installed("tokamax"):
+        raise ValueError("attention=flash on GPU needs tokamax: pip install tokamax")
+    if backend == "gpu" and model.attn_logits_soft_cap:
+        raise ValueError(
+            f"attention=flash on GPU: attn_logits_soft_cap={model.attn_logits_soft_cap} is not in "
+            "the kernel's backward pass; use dot_product"
+        )
+    if length % FLASH_BLOCK:
         raise ValueError(
             f"attention=flash: max_target_length={length} is not a multiple of {FLASH_BLOCK}"
         )
-    return config.model_copy(update={"dtype": dtype, "attention": attention})
+
+
+def _check_cudnn(attention: str, dtype: str, backend: str) -> None:
+    if backend != "gpu":
+        instead = "flash or dot_product" if backend == "tpu" else "dot_product"
+        raise ValueError(f"attention={attention}: cuDNN is for NVIDIA GPUs; use {instead} here")
+    if attention == "cudnn_flash_te" and not _installed("transformer_engine"):
+        raise ValueError(
+            "attention=cudnn_flash_te needs Transformer Engine: "
+            "pip install --no-build-isolation 'transformer_engine[jax]'"
+        )
+    if dtype == "float32":
+        raise ValueError(f"attention={attention} has no float32; use dtype=bfloat16")
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def set_up_jax(run: RunConfig, compute: ComputeConfig) -> None:

@@ -1,18 +1,20 @@
 """The decoder that every family shares: embed, run the stack, norm, head."""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import numpy as np
 
 from maxtext.config.schema import ModelConfig
 from maxtext.layers.attentions import Attend, Rotation
 from maxtext.layers.embeddings import Embedding, embed, embedding_params, head_kernel
 from maxtext.layers.linears import Linear, linear_params
-from maxtext.layers.normalizations import Norm, norm, norm_params
-from maxtext.ops import rope
+from maxtext.layers.normalizations import AnyNorm, NormParams, norm
+from maxtext.models.layer_kinds import LayerKind
+from maxtext.ops.attention import AttentionPattern
 from maxtext.ops.dropout import dropout
 from maxtext.parallel.params import pytree, stack
 from maxtext.parallel.stages import Stages, run_layers
@@ -21,10 +23,11 @@ from maxtext.types import Array, DType, Float, Int, PRNGKeyArray
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What every layer of one forward pass is handed."""
+    """What every layer of one kind is handed in one forward pass."""
 
     config: ModelConfig
     rotation: Rotation
+    pattern: AttentionPattern
     attend: Attend
     dropout_rate: float
 
@@ -42,31 +45,52 @@ class Layer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A run of equal layers.
+    """A run of layers of equal weights.
 
     Attributes:
         name: Where its stacked weights lie in the decoder.
         size: Number of layers.
         params: Declares the weights of one.
         layer: Applies one.
+        cycle: The kinds of its first layers; from then on they repeat, and end where they end.
     """
 
     name: str
     size: int
     params: Any
     layer: Layer
+    cycle: tuple[LayerKind, ...]
 
 
-type Family = Callable[..., tuple[Group, ...]]
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What a family has of its own.
+
+    Attributes:
+        groups: Config and type of the weights to the runs of layers, in order.
+        norm_params: Declares the norms.
+        scaled_embeddings: Whether the embeddings are multiplied by the root of their width.
+    """
+
+    groups: Callable[..., tuple[Group, ...]]
+    norm_params: NormParams
+    scaled_embeddings: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Architecture:
-    """All that is fixed about a model: its sizes and its groups of layers."""
+    """All that is fixed about a model: its family, its sizes and its groups of layers."""
 
     config: ModelConfig
+    family: Family
     groups: tuple[Group, ...]
     weight_dtype: DType
+
+    @property
+    def layers(self) -> tuple[LayerKind, ...]:
+        """The kind of each layer, in order."""
+        kinds = (itertools.islice(itertools.cycle(g.cycle), g.size) for g in self.groups)
+        return tuple(itertools.chain.from_iterable(kinds))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -83,7 +107,7 @@ class Decoder:
     """
 
     groups: dict[str, Any]
-    decoder_norm: Norm
+    decoder_norm: AnyNorm
     logits_dense: Linear | None
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
@@ -147,7 +171,7 @@ def model_params(architecture: Architecture) -> Model:
         token_embedder=embedding_params(config, dtype=dtype),
         decoder=Decoder(
             groups={g.name: stack(g.params, g.size, "layers") for g in architecture.groups},
-            decoder_norm=norm_params(config.emb_dim, dtype=dtype),
+            decoder_norm=architecture.family.norm_params(config.emb_dim, dtype=dtype),
             logits_dense=None if config.logits_via_embedding else head,
         ),
     )
@@ -163,22 +187,15 @@ def hidden_states(
 ) -> Float[Array, "B L D"]:
     """What the output head reads: the stack's result after the last norm."""
     config = architecture.config
-    call = Call(
-        config=config,
-        rotation=rope.rotation(positions, rope_frequencies(config)),
-        attend=runtime.attend,
-        dropout_rate=runtime.dropout_rate,
-    )
+    calls = _calls(architecture, positions, runtime)
     sizes = [group.size for group in architecture.groups]
     embed_key, *group_keys = _dropout_keys(runtime.dropout_key, sizes)
-    x = embed(params.token_embedder, tokens, dtype=runtime.dtype)
+    scaled = architecture.family.scaled_embeddings
+    x = embed(params.token_embedder, tokens, dtype=runtime.dtype, scaled=scaled)
     x = dropout(x, embed_key, rate=runtime.dropout_rate)
     for group, keys in zip(architecture.groups, group_keys, strict=True):
-
-        def layer(weights: Any, x: jax.Array, key: Any, group: Group = group) -> jax.Array:
-            return group.layer(weights, x, key, call=call)
-
-        x = run_layers(runtime.stages, layer, params.decoder.groups[group.name], x, keys)
+        cycle = [functools.partial(group.layer, call=calls[kind]) for kind in group.cycle]
+        x = run_layers(runtime.stages, cycle, params.decoder.groups[group.name], x, keys)
     return norm(params.decoder.decoder_norm, x, eps=config.normalization_layer_epsilon)
 
 
@@ -189,18 +206,22 @@ def output_kernel(params: Model) -> Float[Array, "D V"]:
     return params.decoder.logits_dense.kernel
 
 
-def rope_frequencies(config: ModelConfig) -> np.ndarray:
-    """The model's RoPE frequencies, one for each pair of channels, in radians a position."""
-    frequencies = rope.inverse_frequencies(config.head_dim, config.rope_max_timescale)
-    if config.rope_type == "default":
-        return frequencies
-    scaling = rope.Llama3Scaling(
-        factor=config.rope_factor,
-        low_freq_factor=config.rope_low_freq_factor,
-        high_freq_factor=config.rope_high_freq_factor,
-        original_length=config.original_max_position_embeddings,
-    )
-    return rope.scale_llama3(frequencies, scaling)
+def _calls(
+    architecture: Architecture, positions: Int[Array, "B L"], runtime: Runtime
+) -> dict[LayerKind, Call]:
+    """What the layers of each kind are handed; each rotation is computed once."""
+    kinds = dict.fromkeys(kind for group in architecture.groups for kind in group.cycle)
+    rotations = {rope: rope.rotation(positions) for rope in dict.fromkeys(k.rope for k in kinds)}
+    return {
+        kind: Call(
+            config=architecture.config,
+            rotation=rotations[kind.rope],
+            pattern=kind.pattern,
+            attend=runtime.attend,
+            dropout_rate=runtime.dropout_rate,
+        )
+        for kind in kinds
+    }
 
 
 def _dropout_keys(key: PRNGKeyArray | None, sizes: list[int]) -> list[Any]:

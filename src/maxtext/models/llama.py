@@ -1,4 +1,4 @@
-"""Llama 2 to 3.3, and Qwen3 dense, which is the same layer with norms on queries and keys."""
+"""Llama 2 to 3.3, and what is the same layer with other keys: Mistral, Qwen2.5, dense Qwen3."""
 
 import jax
 
@@ -7,7 +7,7 @@ from maxtext.layers.attentions import Attention, attention, attention_params
 from maxtext.layers.linears import Mlp, mlp, mlp_params
 from maxtext.layers.normalizations import Norm, norm, norm_params
 from maxtext.models.decoder import Call, Group
-from maxtext.ops.attention import AttentionPattern
+from maxtext.models.layer_kinds import only_kind
 from maxtext.ops.dropout import dropout
 from maxtext.parallel.params import pytree
 from maxtext.types import Array, DType, Float, PRNGKeyArray
@@ -39,7 +39,8 @@ def layer(
 ) -> Float[Array, "B L D"]:
     """Adds attention, then the feed-forward layer, each to the residual after a norm.
 
-    Source: Touvron et al. 2023, arXiv:2307.09288; transformers, modeling_llama.py and
+    Source: Touvron et al. 2023, arXiv:2307.09288; Jiang et al. 2023, arXiv:2310.06825;
+        transformers 5.19, modeling_llama.py, modeling_mistral.py, modeling_qwen2.py and
         modeling_qwen3.py.
     """
     config, eps = call.config, call.config.normalization_layer_epsilon
@@ -49,7 +50,7 @@ def layer(
         norm(params.pre_self_attention_layer_norm, x, eps=eps),
         rotation=call.rotation,
         attend=call.attend,
-        pattern=AttentionPattern(scale=config.head_dim**-0.5),
+        pattern=call.pattern,
         eps=eps,
     )
     x = x + dropout(attended, keys[0], rate=call.dropout_rate)
@@ -66,5 +67,6 @@ def groups(config: ModelConfig, *, dtype: DType) -> tuple[Group, ...]:
             size=config.num_decoder_layers,
             params=layer_params(config, dtype=dtype),
             layer=layer,
+            cycle=(only_kind(config),),
         ),
     )

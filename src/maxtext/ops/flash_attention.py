@@ -1,6 +1,9 @@
 """`dot_product_attention` by kernels that others keep."""
 
+from typing import Literal
+
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from maxtext.ops.attention import SAVED_NAME, AttentionPattern
@@ -80,8 +83,88 @@ def triton_flash_attention(
         mask=same_segment,
         scale=pattern.scale,
         is_causal=True,
-        local_window_size=None if pattern.window is None else (pattern.window - 1, 0),
+        local_window_size=_look_back(pattern),
         logits_soft_cap=pattern.soft_cap,
         implementation=implementation,
     )
     return checkpoint_name(out, SAVED_NAME)
+
+
+def cudnn_flash_attention(
+    q: Float[Array, "B L H N"],
+    k: Float[Array, "B L K N"],
+    v: Float[Array, "B L K N"],
+    segments: Int[Array, "B L"],
+    *,
+    pattern: AttentionPattern,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "B L H N"]:
+    """Attention by cuDNN's kernel for NVIDIA GPUs, through JAX; it has no soft cap.
+
+    Source: jax 0.11, jax.nn.dot_product_attention.
+    """
+    assert pattern.soft_cap is None, pattern
+    same_segment = segments[:, None, :, None] == segments[:, None, None, :]
+    out = jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        mask=same_segment,
+        scale=pattern.scale,
+        is_causal=True,
+        local_window_size=_look_back(pattern),
+        implementation=implementation,
+    )
+    return checkpoint_name(out, SAVED_NAME)
+
+
+def te_flash_attention(
+    q: Float[Array, "B L H N"],
+    k: Float[Array, "B L K N"],
+    v: Float[Array, "B L K N"],
+    segments: Int[Array, "B L"],
+    *,
+    pattern: AttentionPattern,
+    max_segments: int,
+) -> Float[Array, "B L H N"]:
+    """Attention by cuDNN's kernel for NVIDIA GPUs, through Transformer Engine; it has no soft cap.
+
+    Args:
+        max_segments: Documents in one row at most.
+
+    Source: transformer_engine 2.20, jax/attention.py, fused_attn.
+    """
+    # Imported here: only those who installed it need it.
+    from transformer_engine.jax import attention as te  # pyright: ignore[reportMissingImports]
+
+    assert pattern.soft_cap is None, pattern
+    out = te.fused_attn(
+        (q, k, v),
+        None,
+        te.SequenceDescriptor.from_segment_ids_and_pos(segments, places_in_segments(segments)),
+        None,
+        attn_bias_type=te.AttnBiasType.NO_BIAS,
+        attn_mask_type=te.AttnMaskType.PADDING_CAUSAL_MASK,
+        # Despite its name it takes rows of several documents, [B, L, H, N].
+        qkv_layout=te.QKVLayout.THD_THD_THD,
+        softmax_type=te.AttnSoftmaxType.VANILLA_SOFTMAX,
+        scaling_factor=pattern.scale,
+        dropout_probability=0.0,
+        is_training=True,
+        max_segments_per_seq=max_segments,
+        window_size=_look_back(pattern),
+        context_checkpoint_name=SAVED_NAME,
+    )
+    return checkpoint_name(out, SAVED_NAME)
+
+
+def places_in_segments(segments: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """How many tokens of its own segment stand before each token."""
+    places = jnp.arange(segments.shape[1], dtype=jnp.int32)
+    first = jnp.diff(segments, axis=1, prepend=-1) != 0
+    return places - jax.lax.cummax(jnp.where(first, places, 0), axis=1)
+
+
+def _look_back(pattern: AttentionPattern) -> tuple[int, int] | None:
+    """The window as others count it: tokens before the query, tokens after it."""
+    return None if pattern.window is None else (pattern.window - 1, 0)

@@ -194,11 +194,13 @@ def initialize[T](specs: T, key: PRNGKeyArray) -> T:
     """Draws every weight; jit it with `out_shardings=shardings(...)`.
 
     A weight's numbers depend on the key and its name alone: not on the mesh, and not on which
-    other weights there are.
+    other weights there are. They are drawn in float32 and rounded to the weight's type, so that
+    a run in another type starts from the same model.
     """
 
     def one(name: str, spec: Param) -> jax.Array:
         tag = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
-        return spec.init(jax.random.fold_in(key, tag), spec.shape, spec.dtype)
+        drawn = spec.init(jax.random.fold_in(key, tag), spec.shape, "float32")
+        return drawn.astype(spec.dtype)
 
     return map_params(one, specs)

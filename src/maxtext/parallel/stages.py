@@ -1,7 +1,8 @@
-"""Runs a stack of equal layers, whose weights are always stacked: in a loop or unrolled."""
+"""Runs layers of equal weights, which are always stacked: in a loop or unrolled."""
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +15,13 @@ type RematPolicy = Callable[..., bool]
 
 PROJECTIONS = ("query_proj", "key_proj", "value_proj", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo")
 SAVED = {
-    "full": (),
     "minimal": PROJECTIONS,
     "save_qkv_proj": ("query_proj", "key_proj", "value_proj"),
     "save_out_proj": ("out_proj",),
+}
+OFFLOADED = {
+    "minimal_offloaded": PROJECTIONS,
+    "qkv_proj_offloaded": ("query_proj", "key_proj", "value_proj"),
 }
 
 
@@ -29,45 +33,86 @@ class Stages:
         scan: One compiled layer in a loop; False compiles each.
         remat: Whether the backward pass computes a layer anew.
         saved: Names of the tensors that are kept all the same.
+        offloaded: Names of those that are kept in the memory of the host.
     """
 
     scan: bool = True
     remat: bool = False
     saved: tuple[str, ...] = ()
+    offloaded: tuple[str, ...] = ()
 
 
 def stages_from_config(config: ComputeConfig) -> Stages:
     """What `scan_layers` and `remat_policy` ask for."""
-    if config.remat_policy == "custom":
+    policy = config.remat_policy
+    saved, offloaded = SAVED.get(policy, ()), OFFLOADED.get(policy, ())
+    if policy == "custom":
         names = (*PROJECTIONS, "attention_out")
-        saved = tuple(name for name in names if getattr(config, name) == "device")
-    else:
-        saved = SAVED.get(config.remat_policy, ())
-    return Stages(scan=config.scan_layers, remat=config.remat_policy != "none", saved=saved)
+        saved, offloaded = (
+            tuple(name for name in names if getattr(config, name) == where)
+            for where in ("device", "offload")
+        )
+    return Stages(scan=config.scan_layers, remat=policy != "none", saved=saved, offloaded=offloaded)
 
 
 def run_layers(
-    stages: Stages, layer: LayerFn, stacked: Any, x: Float[Array, "B L D"], per_layer: Any
+    stages: Stages,
+    cycle: Sequence[LayerFn],
+    stacked: Any,
+    x: Float[Array, "B L D"],
+    per_layer: Any,
 ) -> Float[Array, "B L D"]:
     """Applies the layers in order.
 
     Args:
         stages: How they run; the result is the same for all.
-        layer: `layer(params, x, extra)` of one layer.
+        cycle: `layer(params, x, extra)` of the first layers, which repeat from then on. A loop
+            takes whole cycles; the layers that are left are run after it.
         stacked: Weights, with a leading dim of layers.
         x: Input of the first layer.
         per_layer: A tree of arrays with a leading dim of layers; each layer gets its slice as
             `extra`.
     """
-    if stages.remat:
-        policy = jax.checkpoint_policies.save_only_these_names(*stages.saved)
-        layer = jax.checkpoint(layer, policy=policy, prevent_cse=not stages.scan)
-    if stages.scan:
-        body = lambda carry, slices: (layer(slices[0], carry, slices[1]), None)  # noqa: E731
-        return jax.lax.scan(body, x, (stacked, per_layer))[0]
-    for params, extra in unstack((stacked, per_layer)):
+    size = jax.tree.leaves(stacked)[0].shape[0]
+    looped = size - size % len(cycle) if stages.scan else 0
+    in_loop, after = _split((stacked, per_layer), looped)
+    if looped:
+        # The two passes are two loops, between which no compiler looks for common parts.
+        layers = [_checkpointed(stages, layer, prevent_cse=False) for layer in cycle]
+        cycles = jax.tree.map(lambda leaf: leaf.reshape(-1, len(cycle), *leaf.shape[1:]), in_loop)
+        x = jax.lax.scan(lambda x, one: (_in_order(layers, one, x), None), x, cycles)[0]
+    if looped < size:
+        layers = [_checkpointed(stages, layer, prevent_cse=True) for layer in cycle]
+        x = _in_order(layers, after, x)
+    return x
+
+
+def _checkpointed(stages: Stages, layer: LayerFn, *, prevent_cse: bool) -> LayerFn:
+    """The layer, with what its backward pass may keep."""
+    if not stages.remat:
+        return layer
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=list(stages.saved),
+        names_which_can_be_offloaded=list(stages.offloaded),
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    return jax.checkpoint(layer, policy=policy, prevent_cse=prevent_cse)
+
+
+def _in_order(layers: Sequence[LayerFn], slices: Any, x: jax.Array) -> jax.Array:
+    """The layers, one after another, from the first again after the last."""
+    for layer, (params, extra) in zip(itertools.cycle(layers), unstack(slices), strict=False):
         x = layer(params, x, extra)
     return x
+
+
+def _split(stacked: Any, place: int) -> tuple[Any, Any]:
+    """The slices of the leading dim before `place`, and the rest."""
+    leaves, treedef = jax.tree.flatten(stacked)
+    parts = [jax.lax.split(leaf, (place, leaf.shape[0] - place)) for leaf in leaves]
+    before, after = zip(*parts, strict=True)
+    return treedef.unflatten(before), treedef.unflatten(after)
 
 
 def unstack(stacked: Any) -> list[Any]:

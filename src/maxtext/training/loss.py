@@ -35,11 +35,19 @@ class LossSums:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossFn:
-    """The loss of one model; `compute` must be resolved (no `auto`)."""
+    """The loss of one model.
+
+    Attributes:
+        architecture: The model.
+        compute: Resolved: nothing in it is `auto`.
+        dropout_rate: Part of the activations that dropout zeroes.
+        max_segments: Documents in one row at most; None is not known.
+    """
 
     architecture: Architecture
     compute: ComputeConfig
     dropout_rate: float = 0.0
+    max_segments: int | None = None
 
     def __call__(
         self, params: Model, batch: Batch, dropout_key: PRNGKeyArray | None = None
@@ -47,7 +55,7 @@ class LossFn:
         """The sums over `batch`; without a key there is no dropout."""
         batch = jax.tree.map(lambda x: constrain(x, "activation_batch", None), batch)
         runtime = Runtime(
-            attend=training_attend(self.compute, batch.segments),
+            attend=training_attend(self.compute, batch.segments, max_segments=self.max_segments),
             stages=stages_from_config(self.compute),
             dtype=self.compute.dtype,
             dropout_rate=self.dropout_rate,
@@ -60,7 +68,11 @@ class LossFn:
             hidden,
             output_kernel(params),
             batch.targets,
-            project=functools.partial(project_to_vocab, float32=self.compute.logits_dot_in_fp32),
+            project=functools.partial(
+                project_to_vocab,
+                float32=self.compute.logits_dot_in_fp32,
+                soft_cap=self.architecture.config.final_logits_soft_cap,
+            ),
             num_tiles=self.compute.num_vocab_tiling,
         )
         counts = batch.counts

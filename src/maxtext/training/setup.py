@@ -76,7 +76,13 @@ class Setup:
         """The loss, with dropout if that is asked for and the config has any."""
         training = self.config.training
         rate = training.dropout_rate if dropout and training.enable_dropout else 0.0
-        return LossFn(self.architecture, self.config.compute, dropout_rate=rate)
+        data = self.config.data
+        return LossFn(
+            self.architecture,
+            self.config.compute,
+            dropout_rate=rate,
+            max_segments=data.max_segments_per_seq if data.packing else 1,
+        )
 
     def train_step(self) -> TrainStep:
         """The step, not compiled."""
@@ -115,7 +121,10 @@ def prepare(config: Config) -> Setup:
     """
     set_up_jax(config.run, config.compute)
     with config_errors():
-        compute = resolve(config.compute, jax.default_backend(), config.data.max_target_length)
+        length = config.data.max_target_length
+        compute = resolve(
+            config.compute, config.model, backend=jax.default_backend(), length=length
+        )
         layout = make_layout(config.mesh, jax.devices())
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         specs = model_params(model)

@@ -237,7 +237,7 @@ def _workload(setup: Setup) -> Workload:
     assert config.compute.attention != "autoselected"
     flops = train_flops(
         named_leaves(setup.specs),
-        config.model,
+        setup.architecture,
         attention=config.compute.attention,
         length=length,
     )

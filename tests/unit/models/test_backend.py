@@ -13,7 +13,8 @@ from maxtext.models.backend import config_errors, resolve, set_up_jax
 
 
 def resolved(backend: str, *argv: str, length: int = 512) -> tuple[str, str]:
-    compute = resolve(load(argv, {}).config.compute, backend, length)
+    config = load(argv, {}).config
+    compute = resolve(config.compute, config.model, backend=backend, length=length)
     return compute.dtype, compute.attention
 
 
@@ -42,7 +43,7 @@ def test_what_is_given_stays() -> None:
     [
         ("cpu", 512, "attention=flash: its kernels are for TPU and GPU; use dot_product on cpu"),
         ("tpu", 100, "attention=flash: max_target_length=100 is not a multiple of 128"),
-        ("gpu", 512, "attention=flash on GPU needs tokamax: pip install 'maxtext[gpu]'"),
+        ("gpu", 512, "attention=flash on GPU needs tokamax: pip install tokamax"),
     ],
 )
 def test_flash_is_refused_where_it_cannot_run(
@@ -90,3 +91,35 @@ def test_an_error_that_jax_raises_is_not_the_users() -> None:
     with pytest.raises(ValueError, match="vmap was requested") as passed, config_errors():
         call_in("maxtext.models.decoder", of_jax)
     assert passed.type is ValueError
+
+
+def test_flash_on_gpu_is_refused_with_a_soft_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    capped = ("attention=flash", "attn_logits_soft_cap=50.0")
+    assert resolved("tpu", *capped) == ("bfloat16", "flash")
+    assert resolved("gpu", "attention=flash") == ("bfloat16", "flash")
+    with pytest.raises(ValueError, match=r"attn_logits_soft_cap=50.0 is not in the kernel's"):
+        resolved("gpu", *capped)
+
+
+@pytest.mark.parametrize("attention", ["cudnn_flash_jax", "cudnn_flash_te"])
+def test_cudnn_is_refused_where_it_cannot_run(
+    attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (f"attention={attention}", "packing=false")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert resolved("gpu", *given) == ("bfloat16", attention)
+    with pytest.raises(ValueError, match="for NVIDIA GPUs; use dot_product here"):
+        resolved("cpu", *given)
+    with pytest.raises(ValueError, match="for NVIDIA GPUs; use flash or dot_product here"):
+        resolved("tpu", *given)
+    with pytest.raises(ValueError, match="has no float32; use dtype=bfloat16"):
+        resolved("gpu", *given, "dtype=float32")
+
+
+def test_transformer_engine_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    given = ("packing=false", "attention=cudnn_flash_te")
+    with pytest.raises(ValueError, match=r"pip install --no-build-isolation 'transformer_engine"):
+        resolved("gpu", *given)
+    assert resolved("gpu", "attention=cudnn_flash_jax") == ("bfloat16", "cudnn_flash_jax")

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from maxtext.layers.embeddings import Embedding, embed
 from maxtext.models.decoder import output_kernel
 from maxtext.parallel.params import count_params, named_leaves
 from tiny import ragged_batch, start_state, take_steps, tiny_setup
@@ -23,10 +24,12 @@ def test_t0_has_as_many_parameters_as_reckoned_by_hand() -> None:
         ("use_qk_norm=true", 2 * 2 * 8),
         ("mlp_activations=[relu]", -2 * 64 * 128),
         ("base_num_decoder_layers=3", 34_944),
+        ("attention_bias=true", 2 * (8 + 2 * 2) * 8),
+        ("decoder_block=gemma2 sliding_window_size=9", 2 * 2 * 64),
     ],
 )
 def test_each_part_has_its_parameters(argv: str, more: int) -> None:
-    assert count_params(tiny_setup(argv).specs) == 102_720 + more
+    assert count_params(tiny_setup(*argv.split(" ")).specs) == 102_720 + more
 
 
 @pytest.mark.parametrize("tiles", [1, 4])
@@ -108,3 +111,26 @@ def test_weights_may_be_narrower_than_activations() -> None:
         for dtype in ("bfloat16", "float32")
     )
     assert narrow == pytest.approx(wide, rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_root_that_scales_embeddings_is_rounded_to_their_type(dtype: str) -> None:
+    table = jnp.asarray([[1.0] * 3072, [2.0] * 3072], jnp.float32)
+    tokens = jnp.asarray([[0, 1]])
+    got = embed(Embedding(embedding=table), tokens, dtype=dtype, scaled=True)
+    # The root of 3072 is 55.4256; bfloat16 has 55.5 next to it.
+    root = 55.5 if dtype == "bfloat16" else np.float32(3072**0.5)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got[0, :, 0], np.float64), [root, 2 * root])
+
+
+def test_new_gemma_norms_are_those_of_scale_one() -> None:
+    setup = tiny_setup("decoder_block=gemma3", "sliding_window_size=9", "use_qk_norm=true")
+    scales = {
+        name: leaf
+        for name, leaf in named_leaves(start_state(setup).params).items()
+        if name.endswith("scale")
+    }
+    # Four a layer, two more on queries and keys, one at the end; all kept less 1.
+    assert len(scales) == 4 + 2 + 1
+    assert all(not np.any(leaf) for leaf in scales.values())

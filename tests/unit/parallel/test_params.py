@@ -61,6 +61,20 @@ def test_a_weights_numbers_do_not_depend_on_other_weights() -> None:
     assert not np.array_equal(beside.first, beside.second)
 
 
+def test_weights_of_a_narrower_type_are_the_same_numbers_rounded() -> None:
+    wide = tiny_setup("decoder_block=gemma2", "sliding_window_size=8", "attention_bias=true")
+    narrow = tiny_setup(
+        "decoder_block=gemma2",
+        "sliding_window_size=8",
+        "attention_bias=true",
+        "weight_dtype=bfloat16",
+    )
+    want, got = drawn(wide, wide.layout), drawn(narrow, narrow.layout)
+    assert want.keys() == got.keys()
+    for name, leaf in want.items():
+        np.testing.assert_array_equal(got[name], leaf.astype(jnp.bfloat16), err_msg=name)
+
+
 def test_stacked_layers_get_numbers_of_their_own() -> None:
     stacked = initialize(stack(weight(), 3, "layers"), jax.random.key(0))
     assert stacked.shape == (3, 4, 6)

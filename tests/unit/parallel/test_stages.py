@@ -1,4 +1,7 @@
+import re
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -7,8 +10,17 @@ from maxtext.parallel.params import named_leaves
 from maxtext.parallel.stages import PROJECTIONS, Stages, run_layers, stages_from_config, unstack
 from tiny import ragged_batch, start_state, tiny_setup
 
-POLICIES = ["full", "minimal", "save_qkv_proj", "save_out_proj", "custom", "none"]
-CUSTOM = ("attention_out=device", "mlpwi_0=device", "mlpwi_1=device", "mlpwo=device")
+POLICIES = [
+    "full",
+    "minimal",
+    "minimal_offloaded",
+    "save_qkv_proj",
+    "qkv_proj_offloaded",
+    "save_out_proj",
+    "custom",
+    "none",
+]
+CUSTOM = ("attention_out=device", "mlpwi_0=device", "mlpwi_1=offload", "mlpwo=device")
 # Products of one layer: q, k, v, scores, their sum of values, out, wi_0, wi_1, wo. The backward
 # pass has two for each, the scores once more (attention keeps none), and on top those forward ones
 # that it needs anew; never wo.
@@ -17,7 +29,9 @@ FORWARD, RECOMPUTED = (
     {
         "full": 8,
         "minimal": 2,  # scores and sum of values
+        "minimal_offloaded": 2,
         "save_qkv_proj": 5,
+        "qkv_proj_offloaded": 5,
         "save_out_proj": 7,
         "custom": 4,  # q, k, v, out
         "none": 0,
@@ -97,20 +111,71 @@ def test_an_unrolled_stack_with_remat_gives_the_same_gradient(reference) -> None
         )
 
 
+QKV = {"query_proj", "key_proj", "value_proj"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        # The backward pass never asks for the last projection.
+        (("remat_policy=minimal_offloaded",), {*PROJECTIONS} - {"mlpwo"}),
+        (("remat_policy=qkv_proj_offloaded",), QKV),
+        (("remat_policy=custom", "out_proj=offload", "mlpwi_0=device"), {"out_proj"}),
+        (("remat_policy=minimal",), set()),
+    ],
+)
+def test_what_is_offloaded_goes_to_the_host(argv: tuple[str, ...], names: set[str]) -> None:
+    function, setup = gradients(*argv)
+    # A processor has one memory, so that what is compiled for it shows none of this.
+    batch = setup.abstract_batch((8, 32))
+    text = str(jax.make_jaxpr(function)(setup.abstract.params, batch))
+    assert set(re.findall(r"name\[name=(\w+)\]\s+\w+\s+\w+:f32<host>", text)) == names
+
+
 @pytest.mark.parametrize("scan", [True, False])
 def test_layers_run_in_order_each_with_its_slice(scan: bool) -> None:
     weights = np.asarray([2.0, 3.0, 5.0], np.float32)
     extras = np.asarray([1.0, 10.0, 100.0], np.float32)
     x = np.ones((1, 1, 1), np.float32)
-    out = run_layers(Stages(scan=scan), lambda w, y, extra: w * y + extra, weights, x, extras)
+    out = run_layers(Stages(scan=scan), [lambda w, y, extra: w * y + extra], weights, x, extras)
     assert out.item() == ((1 * 2 + 1) * 3 + 10) * 5 + 100
+
+
+@pytest.mark.parametrize("remat", [True, False])
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 8])
+def test_a_cycle_goes_on_to_the_last_layer(size: int, scan: bool, remat: bool) -> None:
+    cycle = [lambda w, y, _, plus=plus: w * y + plus for plus in (1, 10, 100)]
+    weights = jnp.arange(2.0, 2.0 + size)
+
+    def run(weights: jax.Array) -> jax.Array:
+        x = jnp.ones((1, 1, 1), jnp.float32)
+        return run_layers(Stages(scan=scan, remat=remat), cycle, weights, x, None).sum()
+
+    want = 1.0
+    for place, weight in enumerate(weights):
+        want = weight * want + 10.0 ** (place % 3)
+    value, slopes = jax.value_and_grad(run)(weights)
+    assert value == want
+    steps = [run(weights.at[i].add(1)) - want for i in range(size)]
+    np.testing.assert_allclose(slopes, steps, rtol=1e-5)
+
+
+def test_a_loop_takes_whole_cycles_and_no_more() -> None:
+    cycle = [lambda w, y, _: w * y] * 3
+    weights, x = np.ones(8, np.float32), np.ones((1, 1, 1), np.float32)
+    run = lambda w: run_layers(Stages(scan=True), cycle, w, x, None)  # noqa: E731
+    program = jax.make_jaxpr(run)(weights).jaxpr
+    (loop,) = (one for one in program.eqns if one.primitive.name == "scan")
+    assert loop.params["length"] == 2
+    assert sum(one.primitive.name == "mul" for one in program.eqns) == 2
 
 
 @pytest.mark.parametrize("scan", [True, False])
 def test_a_stack_may_have_nothing_but_weights(scan: bool) -> None:
     x = np.ones((1, 1, 1), np.float32)
     weights = np.asarray([2.0, 3.0], np.float32)
-    assert run_layers(Stages(scan=scan), lambda w, y, _: w * y, weights, x, None).item() == 6
+    assert run_layers(Stages(scan=scan), [lambda w, y, _: w * y], weights, x, None).item() == 6
 
 
 def test_unstack_gives_one_tree_a_layer() -> None:
@@ -128,5 +193,6 @@ def test_the_config_chooses_what_is_saved() -> None:
     assert stages_of("remat_policy=full") == Stages(scan=True, remat=True, saved=())
     assert stages_of("remat_policy=none", "scan_layers=false") == Stages(scan=False, remat=False)
     assert stages_of("remat_policy=minimal").saved == PROJECTIONS
-    custom = stages_of("remat_policy=custom", "attention_out=device", "key_proj=device")
-    assert custom == Stages(scan=True, remat=True, saved=("key_proj", "attention_out"))
+    custom = stages_of("remat_policy=custom", "attention_out=device", "key_proj=offload")
+    assert custom == Stages(remat=True, saved=("attention_out",), offloaded=("key_proj",))
+    assert stages_of("remat_policy=minimal_offloaded").offloaded == PROJECTIONS
