@@ -121,6 +121,83 @@ BAD = {
         ("a.jsonl.gz is compressed", "unpack it"),
         files={"a.jsonl.gz": "x"},
     ),
+    "files without a weight": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl;b.jsonl,1",
+        ("'a.jsonl' has no weight", "a*.jsonl,0.3;b*.jsonl,0.7"),
+        files=DATA,
+    ),
+    "a negative weight": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl,-0.5;b.jsonl,1.5",
+        ("weight of 'a.jsonl' must be above 0",),
+        files=DATA,
+    ),
+    "weights that never come out even": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl,0.33333333;b.jsonl,1",
+        ("exact only every 133333333 documents", "round them"),
+        files=DATA,
+    ),
+    "a weighted file that is not there": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl,1;gone.jsonl,1",
+        ("no file matches 'gone.jsonl'",),
+        files=DATA,
+    ),
+    "weights for evaluation": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl eval_interval=1 "
+        "grain_eval_files=a.jsonl,1;a.jsonl,2",
+        ("evaluation knows no weights",),
+        files=DATA,
+    ),
+    "a mixture that is not there": Bad(
+        "dataset_type=grain grain_train_mixture_config_path=gone.yml",
+        ("gone.yml", "cannot be read"),
+    ),
+    "a mixture without a weight": Bad(
+        "dataset_type=grain grain_train_mixture_config_path=mix.yml",
+        ("mix.yml:2: b must have a path and a weight",),
+        files=DATA | {"mix.yml": "a: {path: a.jsonl, weight: 1}\nb: {path: a.jsonl}\n"},
+    ),
+    "two ways to name the data": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl grain_train_mixture_config_path=mix.yml",
+        ("both say what to train on", "keep one"),
+        files=DATA | {"mix.yml": "a: {path: a.jsonl, weight: 1}\n"},
+    ),
+    "a data set without a name": Bad("dataset_type=hf", ("needs hf_path",)),
+    "a data set in a folder that is not there": Bad(
+        "dataset_type=hf hf_path=./gone", ("there is no folder ./gone",)
+    ),
+    "a data set without its kind": Bad("hf_path=a", ("add dataset_type=hf",)),
+    "a data set to evaluate on that has no name": Bad(
+        "dataset_type=hf hf_path=. eval_interval=5", ("needs hf_eval_split",)
+    ),
+    "chats in a column of text": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl use_sft=true",
+        ("train_data_columns=[messages] or [prompt,completion]",),
+        files=DATA,
+    ),
+    "a chat template that is not there": Bad(
+        "dataset_type=grain grain_train_files=a.jsonl use_sft=true train_data_columns=messages "
+        "chat_template=gone.jinja",
+        ("chat_template=gone.jinja", "must be a file that can be read"),
+        files=DATA,
+    ),
+    "a chat template without chats": Bad(
+        "chat_template=t.jinja", ("add use_sft=true",), files={"t.jinja": ""}
+    ),
+    "chats without a tokenizer for templates": Bad(
+        "use_sft=true train_data_columns=messages tokenizer_type=sentencepiece "
+        "tokenizer_path=tokenizer.model",
+        ("its special tokens cannot be written", "tokenizer_type=huggingface"),
+        files={"tokenizer.model": "x"},
+    ),
+    "a SentencePiece model that is not there": Bad(
+        "tokenizer_type=sentencepiece tokenizer_path=.", ("there is no file tokenizer.model",)
+    ),
+    "packing without packing": Bad(
+        "packing=false grain_packing_type=first_fit", ("each row holds one document",)
+    ),
+    "a way to pack of another name": Bad(
+        "grain_packing_type=best_fit", ("one of concat_then_split, first_fit",)
+    ),
     "a folder for data": Bad("dataset_type=grain grain_train_files=.", (". is a folder",)),
     "evaluation without data": Bad(
         "dataset_type=grain grain_train_files=a.jsonl eval_interval=5",

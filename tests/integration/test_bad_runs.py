@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
 
 KV_SPLIT_OFF = "{kv_heads: [], activation_kv_heads: []}"
 GOOD = '{"text": "a good line"}\n'
@@ -126,6 +129,117 @@ def test_bad_data_is_one_clear_error(refused, runs, content, says) -> None:
     marks = {"add_bos": False, "add_eos": False}
     err = refused(dataset_type="grain", grain_train_files=path, **marks)
     assert [text for text in says if text not in err] == []
+
+
+def cut_parquet(path):
+    pq.write_table(pa.table({"text": ["a" * 9] * 999}), path)
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def hurt_parquet(path):
+    pq.write_table(pa.table({"text": [str(n) * 9 for n in range(999)]}), path)
+    content = bytearray(path.read_bytes())
+    content[100:2000] = bytes(1900)
+    path.write_bytes(content)
+
+
+def arrayrecord(path, damage):
+    writer = ArrayRecordWriter(str(path), "group_size:1")
+    for number in range(999):
+        writer.write(b"%d a record" % number * 9)
+    writer.close()
+    path.write_bytes(damage(bytearray(path.read_bytes())))
+
+
+def zeros(content):
+    content[70:5000] = bytes(4930)
+    return content
+
+
+BAD_FILES = {
+    "parquet cut short": ("a.parquet", cut_parquet, ("a.parquet:row 1", "cut off")),
+    "parquet with zeros": ("a.parquet", hurt_parquet, ("a.parquet:row 1: damaged",)),
+    "arrayrecord cut short": (
+        "a.arrayrecord",
+        lambda path: arrayrecord(path, lambda content: content[:-9000]),
+        ("a.arrayrecord:record 1", "cut off"),
+    ),
+    "arrayrecord with zeros": (
+        "a.arrayrecord",
+        lambda path: arrayrecord(path, zeros),
+        ("a.arrayrecord:record 1: damaged",),
+    ),
+    "text in Latin-1": (
+        "a.txt",
+        lambda path: path.write_bytes("eins\nzwei\nfünf".encode("latin-1")),
+        ("a.txt:3: not UTF-8 (byte 0xfc)",),
+    ),
+    "text in UTF-16": (
+        "a.txt",
+        lambda path: path.write_text("a", "utf-16"),
+        ("a.txt:1: not UTF-8",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "write", "says"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_damaged_file_is_one_clear_error(refused, tmp_path_factory, name, write, says) -> None:
+    path = tmp_path_factory.mktemp("data") / name
+    write(path)
+    err = refused(dataset_type="grain", grain_train_files=path)
+    assert [text for text in says if text not in err] == []
+
+
+TALK = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n'
+TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+BAD_CHATS = {
+    "text for messages": (TALK + '{"messages": "hi"}\n', TEMPLATE, ("a.jsonl:2", "not str")),
+    "a message without content": (
+        TALK.replace("content", "text"),
+        TEMPLATE,
+        ("a.jsonl:1: message 1 of 'messages': 'content' must be text, and is missing",),
+    ),
+    "no messages": (TALK + '{"messages": []}', TEMPLATE, ("a.jsonl:2", "has no messages")),
+    "no template": (TALK, None, ("a.jsonl:1: messages need a chat template", "chat_template=FILE")),
+    "no Jinja": (TALK, "{% for m in %}", ("t.jinja: the chat template is no Jinja template",)),
+    "a template that refuses": (
+        TALK,
+        "{{ raise_exception('no users') }}",
+        ("a.jsonl:1: the chat template", "t.jinja says: no users"),
+    ),
+    "a template of no answers": (TALK, "hello", ("a.jsonl:1", "{% generation %}")),
+}
+
+
+@pytest.mark.parametrize(("content", "template", "says"), BAD_CHATS.values(), ids=BAD_CHATS)
+def test_a_bad_chat_is_one_clear_error(refused, tmp_path_factory, content, template, says) -> None:
+    folder = tmp_path_factory.mktemp("chats")
+    (folder / "a.jsonl").write_text(content)
+    keys = {"grain_train_files": folder / "a.jsonl", "train_data_columns": "messages"}
+    if template is not None:
+        (folder / "t.jinja").write_text(template)
+        keys["chat_template"] = folder / "t.jinja"
+    err = refused(dataset_type="grain", use_sft=True, **keys)
+    assert [text for text in says if text not in err] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "it is empty"), (b"\x0a\x05spam", "or cut off"), (b"{}", "is no SentencePiece model")],
+)
+def test_a_damaged_sentencepiece_model_is_one_clear_error(
+    refused, documents, tmp_path_factory, content, says
+) -> None:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    path.write_bytes(content)
+    keys = {"tokenizer_type": "sentencepiece", "tokenizer_path": path}
+    assert says in refused(dataset_type="grain", grain_train_files=documents, **keys)
+
+
+def test_data_sets_without_their_package_are_one_clear_error(refused, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    err = refused(dataset_type="hf", hf_path="json", hf_train_files="a.jsonl")
+    assert "dataset_type=hf needs the package datasets: pip install datasets" in err
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])

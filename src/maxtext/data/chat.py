@@ -82,11 +82,18 @@ def _messages(value: object, name: str, where: Where) -> list[Message]:
     if not value:
         raise ValueError(f"{where()}: column {name!r} has no messages")
     for number, message in enumerate(value, 1):
-        place = f"{where()}: message {number} of {name!r}"
-        if not isinstance(message, Mapping):
-            raise ValueError(f"{place} must be an object, not {type(message).__name__}")
-        for key in ("role", "content"):
-            if not isinstance(message.get(key), str):
-                found = type(message[key]).__name__ if key in message else "missing"
-                raise ValueError(f"{place}: {key!r} must be text, and is {found}")
+        wrong = _wrong(message)
+        if wrong:
+            # The place of a record is looked for only when it is told: that takes a while.
+            raise ValueError(f"{where()}: message {number} of {name!r}{wrong}")
     return [cast(Message, dict(message)) for message in value]
+
+
+def _wrong(message: object) -> str:
+    if not isinstance(message, Mapping):
+        return f" must be an object, not {type(message).__name__}"
+    for key in ("role", "content"):
+        if not isinstance(message.get(key), str):
+            found = type(message[key]).__name__ if key in message else "missing"
+            return f": {key!r} must be text, and is {found}"
+    return ""
