@@ -207,6 +207,24 @@ BAD = {
     "a tokenizer that is not there": Bad(
         "tokenizer_type=huggingface tokenizer_path=gone", ("there is no file gone",)
     ),
+    # the optimizer
+    "a key of another optimizer": Bad(
+        "opt_type=lion adam_b1=0.8", ("adam_b1=0.8", "opt_type=lion", "does not use it")
+    ),
+    "an optimizer that is not there": Bad("opt_type=adam_pax", ("adamw, adafactor, muon",)),
+    "more decay than there are steps": Bad(
+        "lr_schedule_type=wsd wsd_decay_steps_fraction=1", ("100 steps of warm-up and 1000",)
+    ),
+    "a pattern that is none": Bad(
+        "trainable_parameters_mask=a(b", ("'a(b' is not a regular expression",)
+    ),
+    "a pattern of no weight": Bad(
+        "trainable_parameters_mask=mlp/wi_0/kernl",
+        ("found in no weight's name", "did you mean decoder/layers/mlp/wi_0/kernel?"),
+    ),
+    "spikes that are not looked for": Bad(
+        "skip_step_scaling_factor=3", ("no step is skipped", "skip_step_on_spikes=true")
+    ),
     # checkpoints and output
     "a checkpoint that is not there": Bad("load_parameters_path=gone", ("does not exist",)),
     "a model for a whole state": Bad(

@@ -29,7 +29,9 @@ class _Difference:
 
     @property
     def type_only(self) -> bool:
-        return bool(self.saved and self.wanted and self.saved.shape == self.wanted.shape)
+        if self.saved is None or self.wanted is None:
+            return False
+        return self.saved.shape == self.wanted.shape
 
 
 def _describe(leaf: jax.ShapeDtypeStruct | None) -> str:
@@ -82,6 +84,11 @@ def require_match(
         moments = all("/mu/" in one.name for one in different)
         key = "mu_dtype" if moments else "weight_dtype"
         lines.append(f"only the types differ: {key}={dtype} takes it as it is")
+    elif all(one.name.startswith("opt_state/") for one in different):
+        lines.append(
+            "only the optimizer's state differs: load_parameters_path in a new run takes the "
+            "weights alone"
+        )
     total = len(there.keys() | wanted.keys())
     listed = "\n".join(f"  {line}" for line in lines)
     raise CheckpointMismatch(

@@ -38,11 +38,18 @@ def test_another_type_is_refused_with_the_key_that_takes_it() -> None:
 
 
 def test_another_type_of_the_moments_is_refused_with_their_own_key() -> None:
-    name = "opt_state/1/0/mu/w"
+    name = "opt_state/adamw/mu/w"
     there = {name: {"shape": [2], "dtype": "float32"}}
     here = {name: jax.ShapeDtypeStruct((2,), "bfloat16")}
     with pytest.raises(CheckpointMismatch, match="mu_dtype=float32 takes it as it is"):
         require_match(there, here, where="here")
+
+
+def test_another_optimizer_is_told_from_another_model() -> None:
+    names = ("opt_state/adamw/count", "opt_state/sgd/mu/w")
+    there, here = (saved(**{name: ()}) for name in names)
+    with pytest.raises(CheckpointMismatch, match="only the optimizer's state differs: load_p"):
+        require_match(there, wanted(**dict.fromkeys(here, ())), where="here")
 
 
 def test_ten_differences_are_shown_and_the_rest_counted() -> None:
