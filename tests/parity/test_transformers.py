@@ -9,8 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from maxtext.config.huggingface import config_json, huggingface_source
 from maxtext.config.load import load
 from maxtext.config.schema import ModelConfig
+from maxtext.config.trained import read_model
+from maxtext.conversion import commands
+from maxtext.conversion.huggingface import HuggingFaceWeights
+from maxtext.conversion.safetensors import open_folder
+from maxtext.conversion.safetensors_writer import FolderWriter, Planned
 from maxtext.layers.attentions import training_attend
 from maxtext.layers.embeddings import project_to_vocab
 from maxtext.models.backend import resolve
@@ -29,31 +35,6 @@ from maxtext.parallel.stages import stages_from_config
 FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.npz"))
 TOLERANCE = 1e-4
-LAYERS = {
-    "pre_self_attention_layer_norm/scale": "input_layernorm",
-    "post_self_attention_layer_norm/scale": "post_attention_layernorm",
-    "pre_self_attention_norm/scale": "input_layernorm",
-    "post_self_attention_norm/scale": "post_attention_layernorm",
-    "pre_ffw_norm/scale": "pre_feedforward_layernorm",
-    "post_ffw_norm/scale": "post_feedforward_layernorm",
-    "self_attention/query/bias": "self_attn.q_proj",
-    "self_attention/key/bias": "self_attn.k_proj",
-    "self_attention/value/bias": "self_attn.v_proj",
-    "self_attention/query/kernel": "self_attn.q_proj",
-    "self_attention/key/kernel": "self_attn.k_proj",
-    "self_attention/value/kernel": "self_attn.v_proj",
-    "self_attention/out/kernel": "self_attn.o_proj",
-    "self_attention/query_norm/scale": "self_attn.q_norm",
-    "self_attention/key_norm/scale": "self_attn.k_norm",
-    "mlp/wi_0/kernel": "mlp.gate_proj",
-    "mlp/wi_1/kernel": "mlp.up_proj",
-    "mlp/wo/kernel": "mlp.down_proj",
-}
-REST = {
-    "token_embedder/embedding": "model.embed_tokens.weight",
-    "decoder/decoder_norm/scale": "model.norm.weight",
-    "decoder/logits_dense/kernel": "lm_head.weight",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +44,25 @@ class Fixture:
     params: Model
     tokens: np.ndarray
     logits: np.ndarray
-    unread: set[str]
+    tensors: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A tensor in memory."""
+
+    array: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    def read(self) -> np.ndarray:
+        return self.array
 
 
 def read(name: str) -> Fixture:
@@ -76,22 +75,13 @@ def read(name: str) -> Fixture:
     argv = [f"{key}={value}" for key, value in settings.items()]
     config = load(argv, {}).config.model.model_copy(update=vocab)
     model = architecture(config, weight_dtype="float32")
-    unread = set(arrays)
-
-    def weight(path: str, spec) -> jax.Array:
-        if path in REST:
-            unread.discard(REST[path])
-            found = arrays[REST[path]]
-            return jnp.asarray(found.T if path.endswith("kernel") else found)
-        theirs = LAYERS[path.removeprefix("decoder/layers/")]
-        kind = "bias" if path.endswith("bias") else "weight"
-        names = [f"model.layers.{index}.{theirs}.{kind}" for index in range(spec.shape[0])]
-        unread.difference_update(names)
-        # torch keeps [out, in]; heads are rows of out, and of in for the last projection.
-        return jnp.stack([jnp.asarray(arrays[one].T).reshape(spec.shape[1:]) for one in names])
-
-    params = map_params(weight, model_params(model))
-    return Fixture(config, model, params, tokens, logits, unread)
+    tensors = {theirs: Held(array) for theirs, array in arrays.items()}
+    weights = HuggingFaceWeights(config, tensors, where=name)
+    params = map_params(
+        lambda path, _: jnp.concatenate([jnp.asarray(x) for x in weights.pieces(path)]),
+        model_params(model),
+    )
+    return Fixture(config, model, params, tokens, logits, arrays)
 
 
 def logits_of(
@@ -131,8 +121,26 @@ def test_logits_equal_those_of_transformers(fixture: Fixture, scan: str) -> None
     np.testing.assert_allclose(got, fixture.logits, rtol=0, atol=TOLERANCE)
 
 
-def test_every_weight_is_read(fixture: Fixture) -> None:
-    assert fixture.unread == set()
+def test_there_and_back_is_bit_identical(fixture: Fixture, tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    (before / "config.json").write_text(json.dumps(config_json(fixture.config)))
+    plan = {name: Planned(x.shape, x.dtype) for name, x in fixture.tensors.items()}
+    writer = FolderWriter(before, plan)
+    for name, x in fixture.tensors.items():
+        writer.write(name, x)
+    writer.finish()
+    assert read_model(huggingface_source(before)) == fixture.config
+    commands.from_hf(str(before), tmp_path / "ours")
+    commands.to_hf(str(tmp_path / "ours"), after)
+    got = {name: one.read() for name, one in open_folder(after).items()}
+    assert set(got) == set(fixture.tensors)
+    for name, x in fixture.tensors.items():
+        assert got[name].dtype == x.dtype
+        assert got[name].tobytes() == x.tobytes(), name
+    assert json.loads((after / "config.json").read_text()).items() >= (
+        config_json(fixture.config).items()
+    )
 
 
 def test_two_packed_documents_have_the_logits_of_each_alone(fixture: Fixture) -> None:

@@ -188,7 +188,8 @@ class WeightsReader:
             store = ts.open(spec, read=True, context=self._context).result()
             rows = (store.chunk_layout.read_chunk.shape or leaf.shape)[0] or leaf.shape[0]
             for at in range(0, leaf.shape[0], rows):
-                piece = np.asarray(store[at : at + rows].read().result())
+                end = min(at + rows, leaf.shape[0])
+                piece = np.asarray(store[at:end].read().result())
                 for start, part in _parts(piece, _chunk_shape(leaf, stacked=False)):
                     place = (start[0] + at, *start[1:])
                     checksum += part_checksum(jnp.asarray(part), place, leaf.shape)

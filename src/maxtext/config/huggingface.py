@@ -2,17 +2,16 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 from maxtext.config.errors import ConfigError, Origin, Problem
 from maxtext.config.flat import flat_source
+from maxtext.config.huggingface_rope import Object, rope_json, rope_settings
 from maxtext.config.schema import ModelConfig
 from maxtext.config.sources import Source
 from maxtext.config.values import Json, value_text
-
-type Object = dict[str, Json]
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 
@@ -26,12 +25,24 @@ class Family:
         architecture: The class that transformers makes of it.
         fixed: Our keys that the family decides by itself.
         defaults: What transformers takes for keys that a config.json leaves out.
+        windowed: Whether layers may have a sliding window.
+        period: Of so many layers in a row the last has none; 1: all layers are alike.
+        activation: Its name of that key.
     """
 
     decoder_block: str
     architecture: str
     fixed: Mapping[str, Json]
     defaults: Mapping[str, Json]
+    windowed: bool = False
+    period: int = 1
+    activation: str = "hidden_act"
+
+    def layer_types(self, size: int, window: int) -> list[Json]:
+        """What newer config.json files say of each layer."""
+        windowed: list[Json] = ["sliding_attention" if window else "full_attention"]
+        cycle = windowed * (self.period - 1) + ["full_attention"] if self.period > 1 else windowed
+        return (cycle * size)[:size]
 
 
 _DEFAULTS: Object = {
@@ -40,10 +51,61 @@ _DEFAULTS: Object = {
     "tie_word_embeddings": False,
     "hidden_act": "silu",
 }
-FAMILIES = {
-    "llama": Family("llama2", "LlamaForCausalLM", {"use_qk_norm": False}, _DEFAULTS),
-    "qwen3": Family("qwen3", "Qwen3ForCausalLM", {"use_qk_norm": True}, _DEFAULTS),
+_GEMMA_DEFAULTS: Object = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
 }
+_GEMMA2_DEFAULTS: Object = {
+    **_GEMMA_DEFAULTS,
+    "vocab_size": 256000,
+    "max_position_embeddings": 8192,
+    "rope_theta": 10000.0,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA3_DEFAULTS: Object = {
+    **_GEMMA_DEFAULTS,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+}
+_PLAIN: Object = {"use_qk_norm": False, "attention_bias": False}
+_NORMED: Object = {"use_qk_norm": True, "attention_bias": False}
+_BIASED: Object = {"use_qk_norm": False, "attention_bias": True}
+FAMILIES = {
+    "llama": Family("llama2", "LlamaForCausalLM", _PLAIN, _DEFAULTS),
+    "mistral": Family("mistral", "MistralForCausalLM", _PLAIN, _DEFAULTS, windowed=True),
+    "qwen2": Family("qwen2", "Qwen2ForCausalLM", _BIASED, _DEFAULTS),
+    "qwen3": Family("qwen3", "Qwen3ForCausalLM", _NORMED, _DEFAULTS),
+    "gemma2": Family(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        _PLAIN,
+        _GEMMA2_DEFAULTS,
+        windowed=True,
+        period=2,
+        activation="hidden_activation",
+    ),
+    "gemma3_text": Family(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        _NORMED,
+        _GEMMA3_DEFAULTS,
+        windowed=True,
+        period=6,
+        activation="hidden_activation",
+    ),
+}
+_GEMMA = ("gemma2", "gemma3")
+# Models that see are read for their text part.
+_TEXT_PARTS = {"gemma3": "gemma3_text"}
 _NAMES = {
     "vocab_size": "vocab_size",
     "base_emb_dim": "hidden_size",
@@ -57,17 +119,12 @@ _NAMES = {
     "logits_via_embedding": "tie_word_embeddings",
 }
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu_pytorch_tanh", "relu": "relu"}
-_LLAMA3 = {
-    "rope_factor": "factor",
-    "rope_low_freq_factor": "low_freq_factor",
-    "rope_high_freq_factor": "high_freq_factor",
-    "original_max_position_embeddings": "original_max_position_embeddings",
-}
 # What these keys must be; any other value is a model that is not built here.
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     "attention_bias": (False, None),
     "mlp_bias": (False, None),
     "use_sliding_window": (False, None),
+    "use_bidirectional_attention": (False, None),
     "partial_rotary_factor": (1.0, None),
     "quantization_config": (None,),
 }
@@ -96,6 +153,7 @@ def model_settings(config: Object, origin: Origin) -> Object:
     Raises:
         ConfigError: It is a model that is not built here, or a key is missing.
     """
+    config = _text_part(config)
     family = _family(config, origin)
     theirs = {**family.defaults, **config}
     problems = [
@@ -119,7 +177,7 @@ def model_settings(config: Object, origin: Origin) -> Object:
         if theirs.get(name) is None:
             problems.append(Problem(name, "is missing", origin=origin))
         settings[ours] = theirs.get(name)
-    for read in (_activations, _rope):
+    for read in (_activations, _attention, rope_settings):
         try:
             settings |= read(theirs, origin)
         except ConfigError as error:
@@ -149,16 +207,13 @@ def config_json(model: ModelConfig) -> Object:
         text = value_text(model.mlp_activations)
         message = f"Hugging Face's {model_type} has no such feed-forward layer"
         raise ConfigError([Problem("mlp_activations", message, value=text)])
-    scaling: Json = None
-    if model.rope_type == "llama3.1":
-        scaling = {"rope_type": "llama3", **{name: ours[key] for key, name in _LLAMA3.items()}}
     return {
         "architectures": [family.architecture],
         "model_type": model_type,
         **{name: ours[key] for key, name in _NAMES.items()},
-        "hidden_act": _ACTIVATIONS[first],
-        "rope_theta": model.rope_max_timescale,
-        "rope_scaling": scaling,
+        family.activation: _ACTIVATIONS[first],
+        **_attention_json(model, family),
+        **rope_json(model),
     }
 
 
@@ -221,46 +276,70 @@ def _family(config: Object, origin: Origin) -> Family:
     raise ConfigError([Problem("model_type", message, value=text, origin=origin, hint=hint)])
 
 
+def _text_part(config: Object) -> Object:
+    """The config of the part that reads and writes text."""
+    kind, part = config.get("model_type"), config.get("text_config")
+    if isinstance(kind, str) and kind in _TEXT_PARTS and isinstance(part, dict):
+        return {**part, "model_type": _TEXT_PARTS[kind]}
+    return config
+
+
 def _activations(theirs: Object, origin: Origin) -> Object:
-    name = theirs["hidden_act"]
+    key = _family(theirs, origin).activation
+    name = theirs[key]
     for ours, known in _ACTIVATIONS.items():
         if name == known:
             return {"mlp_activations": [ours, "linear"]}
     hint = f"only {', '.join(_ACTIVATIONS.values())} are"
-    raise ConfigError(
-        [
-            Problem(
-                "hidden_act", "is not supported", value=value_text(name), origin=origin, hint=hint
-            )
-        ]
-    )
+    message = "is not supported"
+    raise ConfigError([Problem(key, message, value=value_text(name), origin=origin, hint=hint)])
 
 
-def _rope(theirs: Object, origin: Origin) -> Object:
-    """Base and scaling, which newer versions of transformers keep in one object."""
-    key = "rope_parameters" if theirs.get("rope_parameters") else "rope_scaling"
-    rope = theirs.get(key) or {}
-    if not isinstance(rope, dict):
-        raise ConfigError([Problem(key, "is no object", origin=origin)])
-    settings: Object = {"rope_max_timescale": rope.get("rope_theta", theirs["rope_theta"])}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in _ROPE:
-        text, hint = value_text(kind), f"only {', '.join(_ROPE)} are"
-        message = "this kind of RoPE scaling is not supported"
-        raise ConfigError([Problem(key, message, value=text, origin=origin, hint=hint)])
-    return settings | _ROPE[kind](rope, origin)
+def _attention(theirs: Object, origin: Origin) -> Object:
+    """Windows, soft caps and scale."""
+    family = _family(theirs, origin)
+    window = theirs.get("sliding_window") if family.windowed else None
+    settings: Object = {"sliding_window_size": window or 0}
+    size, types = theirs.get("num_hidden_layers"), theirs.get("layer_types")
+    if isinstance(size, int) and types not in (None, family.layer_types(size, bool(window))):
+        message = f"{family.decoder_block} has other kinds of layers in other places"
+        raise ConfigError([Problem("layer_types", message, origin=origin)])
+    if theirs.get("sliding_window_pattern") not in (None, family.period):
+        message = f"only {family.period} is supported"
+        raise ConfigError([Problem("sliding_window_pattern", message, origin=origin)])
+    if family.decoder_block in _GEMMA:
+        scalar = theirs["query_pre_attn_scalar"]
+        settings |= {
+            "query_pre_attn_scalar": 0.0 if scalar == theirs["head_dim"] else scalar,
+            "attn_logits_soft_cap": theirs.get("attn_logit_softcapping") or 0.0,
+            "final_logits_soft_cap": theirs.get("final_logit_softcapping") or 0.0,
+        }
+    return settings
 
 
-def _default(rope: Object, origin: Origin) -> Object:
-    del rope, origin
-    return {"rope_type": "default"}
+def _attention_json(model: ModelConfig, family: Family) -> Object:
+    """The same for a config.json.
 
-
-def _llama3(rope: Object, origin: Origin) -> Object:
-    missing = [name for name in _LLAMA3.values() if name not in rope]
-    if missing:
-        raise ConfigError([Problem("rope_scaling", f"lacks {', '.join(missing)}", origin=origin)])
-    return {"rope_type": "llama3.1", **{ours: rope[name] for ours, name in _LLAMA3.items()}}
-
-
-_ROPE: dict[str, Callable[[Object, Origin], Object]] = {"default": _default, "llama3": _llama3}
+    Raises:
+        ConfigError: The family has no such attention.
+    """
+    written: Object = {}
+    if family.windowed:
+        written["sliding_window"] = model.sliding_window_size or None
+    if family.decoder_block in _GEMMA:
+        written |= {
+            "query_pre_attn_scalar": model.query_pre_attn_scalar or model.head_dim,
+            "attn_logit_softcapping": model.attn_logits_soft_cap or None,
+            "final_logit_softcapping": model.final_logits_soft_cap or None,
+        }
+    odd = {
+        "sliding_window_size": not family.windowed and model.sliding_window_size,
+        "query_pre_attn_scalar": model.query_pre_attn_scalar,
+        "attn_logits_soft_cap": model.attn_logits_soft_cap,
+        "final_logits_soft_cap": model.final_logits_soft_cap,
+    }
+    for key, value in odd.items():
+        if value and (key == "sliding_window_size" or family.decoder_block not in _GEMMA):
+            message = f"Hugging Face's {family.architecture} has none"
+            raise ConfigError([Problem(key, message, value=value_text(value))])
+    return written

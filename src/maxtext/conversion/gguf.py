@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,7 +22,13 @@ from maxtext.conversion.gguf_tokenizer import tokenizer_config, tokenizer_json
 from maxtext.conversion.side_files import write_json
 from maxtext.conversion.tables import TABLES, Entry
 
-_FAMILIES = {"llama": "llama", "qwen3": "qwen3"}
+_FAMILIES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+}
 # Families whose rows of queries and keys GGUF orders so that RoPE turns neighbours.
 _NEIGHBOURS = ("llama",)
 _NAMES = {
@@ -35,7 +41,18 @@ _NAMES = {
     "max_position_embeddings": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
+    "sliding_window": "attention.sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
 }
+_SCALING = {
+    "factor": "rope.scaling.factor",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+}
+# Families whose norms GGUF keeps as what they multiply by.
+_CENTERED = ("gemma2", "gemma3")
+# The size of those whose attention is scaled by the width over the heads; nothing says so.
+_LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 _EMBEDDING, _HEAD, _ROPE = "token_embd.weight", "output.weight", "rope_freqs.weight"
 _BLOCK_BYTES = 2**24
 # GGUF keeps the outcome of Llama 3's scaling, one factor a channel pair; these made all there are.
@@ -55,12 +72,12 @@ class GGUFTensor:
     Attributes:
         file: The file.
         info: What gguf's reader knows of it.
-        reorder: Its rows as Hugging Face has them.
+        change: Makes Hugging Face's numbers of its own.
     """
 
     file: Path
     info: Any
-    reorder: Callable[[np.ndarray], np.ndarray]
+    change: Callable[[np.ndarray], np.ndarray]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,7 +116,7 @@ class GGUFTensor:
                         f"{self.file}: {self.info.name} is quantized as {kind}, which is not read"
                     ) from error
                 rows[at : at + count] = part
-        return self.reorder(numbers)
+        return self.change(numbers)
 
 
 class GGUFModel:
@@ -143,9 +160,7 @@ class GGUFModel:
             if name == _ROPE:
                 continue
             theirs, entry = names.get(name, (name, None))
-            turned = entry is not None and entry.turned and self._architecture in _NEIGHBOURS
-            reorder = _halves(model.head_dim) if turned else _as_it_is
-            found[theirs] = GGUFTensor(self._file, info, reorder)
+            found[theirs] = GGUFTensor(self._file, info, self._change(theirs, entry, model))
         return found
 
     def write_side_files(self, folder: Path) -> None:
@@ -161,6 +176,16 @@ class GGUFModel:
         ids = {f"{name}_token_id": metadata.get(f"{name}_token_id") for name in ("bos", "eos")}
         ids["pad_token_id"] = metadata.get("padding_token_id")
         write_json(folder / CONFIG, {**self.config, **ids})
+
+    def _change(
+        self, theirs: str, entry: Entry | None, model: ModelConfig
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """What makes Hugging Face's numbers of the file's."""
+        if entry is not None and entry.turned and self._architecture in _NEIGHBOURS:
+            return _halves(model.head_dim)
+        if self._architecture in _CENTERED and theirs.endswith("norm.weight"):
+            return _less_one
+        return _as_it_is
 
     @property
     def _architecture(self) -> str:
@@ -199,7 +224,13 @@ class GGUFModel:
         config["tie_word_embeddings"] = _HEAD not in self._infos
         scaling = str(self._field(f"{kind}.rope.scaling.type", "none"))
         if scaling != "none":
-            config["rope_scaling"] = {"rope_type": scaling}
+            rest = {key: self._field(f"{kind}.{name}") for key, name in _SCALING.items()}
+            known = {key: _shortest(value) for key, value in rest.items() if value is not None}
+            config["rope_scaling"] = {"rope_type": scaling, **known}
+        if kind in _LARGEST_GEMMA:
+            largest = config["num_hidden_layers"] == _LARGEST_GEMMA[kind]
+            across = cast(int, config["hidden_size"]) // cast(int, config["num_attention_heads"])
+            config["query_pre_attn_scalar"] = across if largest else config["head_dim"]
         if _ROPE in self._infos:
             config["rope_scaling"] = self._llama3(config)
         return config
@@ -231,6 +262,10 @@ def _shortest(value: Any) -> Any:
 
 def _as_it_is(numbers: np.ndarray) -> np.ndarray:
     return numbers
+
+
+def _less_one(numbers: np.ndarray) -> np.ndarray:
+    return numbers - 1
 
 
 def _halves(head_dim: int) -> Callable[[np.ndarray], np.ndarray]:

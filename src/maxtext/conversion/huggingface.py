@@ -17,6 +17,9 @@ from maxtext.parallel.params import named_leaves
 
 # Constants that old files hold among the weights.
 _CONSTANTS = (".rotary_emb.inv_freq",)
+# Versions of transformers differ in where they put the text part.
+_TEXT_PREFIXES = ("language_model.model.", "model.language_model.")
+_VISION = ("vision_tower.", "multi_modal_projector.")
 _HEAD = "decoder/logits_dense/kernel"
 
 
@@ -98,7 +101,7 @@ class HuggingFaceWeights:
 
     def __init__(self, model: ModelConfig, tensors: Mapping[str, Tensor], *, where: str) -> None:
         self._places = places(model)
-        self._tensors = tensors
+        self._tensors = tensors = _text_part(tensors)
         lines = _differences(self._places, _without_copies(tensors, self._places))
         if lines:
             total = sum(len(place.names) for place in self._places.values())
@@ -179,6 +182,18 @@ def _differences(found: Mapping[str, Place], tensors: Mapping[str, Tensor]) -> l
                 lines.append(f"{name} is {tensor.dtype}, that of layer 0 is {first.dtype}")
     lines += [f"{name} is in no such model" for name in tensors if name not in wanted]
     return lines
+
+
+def _text_part(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The tensors of the part that reads and writes text, of a model that sees too."""
+    for prefix in _TEXT_PREFIXES:
+        if any(name.startswith(prefix) for name in tensors):
+            return {
+                f"model.{name.removeprefix(prefix)}" if name.startswith(prefix) else name: tensor
+                for name, tensor in tensors.items()
+                if not any(part in name for part in _VISION)
+            }
+    return tensors
 
 
 def _without_copies(tensors: Mapping[str, Tensor], found: Mapping[str, Place]) -> dict[str, Tensor]:

@@ -65,6 +65,9 @@ _ATTENTION = {
     "key/kernel": _layer("self_attn.k_proj.weight", "attn_k.weight", num_in=1, turned=True),
     "value/kernel": _layer("self_attn.v_proj.weight", "attn_v.weight", num_in=1),
     "out/kernel": _layer("self_attn.o_proj.weight", "attn_output.weight", num_in=2),
+    "query/bias": _layer("self_attn.q_proj.bias", "attn_q.bias", flat=True, turned=True),
+    "key/bias": _layer("self_attn.k_proj.bias", "attn_k.bias", flat=True, turned=True),
+    "value/bias": _layer("self_attn.v_proj.bias", "attn_v.bias", flat=True),
     "query_norm/scale": _layer("self_attn.q_norm.weight", "attn_q_norm.weight"),
     "key_norm/scale": _layer("self_attn.k_norm.weight", "attn_k_norm.weight"),
 }
@@ -78,6 +81,14 @@ _LLAMA_NORMS = {
     "post_self_attention_layer_norm/scale": _layer(
         "post_attention_layernorm.weight", "ffn_norm.weight"
     ),
+}
+_GEMMA_NORMS = {
+    "pre_self_attention_norm/scale": _layer("input_layernorm.weight", "attn_norm.weight"),
+    "post_self_attention_norm/scale": _layer(
+        "post_attention_layernorm.weight", "post_attention_norm.weight"
+    ),
+    "pre_ffw_norm/scale": _layer("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
+    "post_ffw_norm/scale": _layer("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
 }
 
 
@@ -93,5 +104,9 @@ def _decoder(norms: Mapping[str, Entry]) -> dict[str, Entry]:
 # What a model of the family does not have, by its config, is passed over.
 TABLES: Mapping[str, Mapping[str, Entry]] = {
     "llama2": _decoder(_LLAMA_NORMS),
+    "mistral": _decoder(_LLAMA_NORMS),
+    "qwen2": _decoder(_LLAMA_NORMS),
     "qwen3": _decoder(_LLAMA_NORMS),
+    "gemma2": _decoder(_GEMMA_NORMS),
+    "gemma3": _decoder(_GEMMA_NORMS),
 }

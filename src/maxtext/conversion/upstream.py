@@ -20,6 +20,10 @@ from maxtext.config.schema import ModelConfig
 from maxtext.conversion.errors import ConversionError, listed
 from maxtext.conversion.huggingface import Place, places
 
+# Families whose layers upstream lays out as ours; in the first two the query's kernel holds the
+# scale of attention.
+_FAMILIES = ("llama2", "mistral", "qwen2", "qwen3")
+_SCALED = _FAMILIES[:2]
 _METADATA = "_METADATA"
 _ITEMS = "items"
 _PREFIX = "params/params/"
@@ -34,10 +38,16 @@ class UpstreamWeights:
         model: What they have to be.
 
     Raises:
-        ConversionError: There is no checkpoint, or a weight is missing or of another shape.
+        ConversionError: There is no checkpoint, it is of a family that is not read, or a weight is
+            missing or of another shape.
     """
 
     def __init__(self, folder: Path, model: ModelConfig) -> None:
+        if model.decoder_block not in _FAMILIES:
+            raise ConversionError(
+                f"upstream checkpoints of decoder_block={model.decoder_block} are not read; those "
+                f"of {', '.join(_FAMILIES)} are"
+            )
         self._folder = _items(folder)
         self._model = model
         self._places = places(model)
@@ -106,7 +116,7 @@ class UpstreamWeights:
         if place.entry.turned and model.rope_type == "llama3.1":
             # Upstream turns channels 2i and 2i + 1 there, and i and i + half elsewhere.
             array = np.concatenate([array[..., ::2], array[..., 1::2]], axis=-1)
-        if name.endswith("/query/kernel") and model.decoder_block in ("llama2", "mistral"):
+        if name.endswith("/query/kernel") and model.decoder_block in _SCALED:
             scale = np.float32(math.sqrt(model.head_dim))
             array = (array.astype(np.float32) * scale).astype(array.dtype)
         return array

@@ -63,7 +63,7 @@ def write(folder: Path, **changed: np.ndarray) -> None:
     writer.finish(CONFIG)
 
 
-@pytest.fixture(params=[1, 2**26], ids=["small chunks", "large chunks"])
+@pytest.fixture(params=[1, 100, 2**26], ids=["rows", "a few rows", "large chunks"])
 def written(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch) -> Path:
     monkeypatch.setattr(pieces, "_MAX_CHUNK_BYTES", request.param)
     write(tmp_path)

@@ -1,6 +1,7 @@
 """config.json to our keys and back, held to what the released models say."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def read(config: dict[str, Any]) -> ModelConfig:
     return read_model(flat_source(model_settings(config, ORIGIN), ORIGIN))
 
 
-def test_every_released_config_has_its_model_file() -> None:
-    assert set(RELEASED) <= {path.stem for path in (config_folder() / "models").glob("*.yml")}
+def test_every_model_file_has_its_released_config() -> None:
+    assert {path.stem for path in (config_folder() / "models").glob("*.yml")} == set(RELEASED)
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -40,10 +41,9 @@ def test_a_written_config_is_read_as_the_same_model(name: str) -> None:
     written = config_json(model)
     assert read(json.loads(json.dumps(written))) == model
     # Where both have a key, they agree, null being as good as what is left out.
-    released = {key: value for key, value in RELEASED[name].items() if value is not None}
-    assert {key: written[key] for key in released if written.get(key) is not None} == {
-        key: released[key] for key in released if written.get(key) is not None
-    }
+    released = RELEASED[name].get("text_config", RELEASED[name])
+    both = [key for key in released if released[key] is not None and written.get(key) is not None]
+    assert {key: written[key] for key in both} == {key: released[key] for key in both}
 
 
 def test_what_newer_versions_write_is_read() -> None:
@@ -55,7 +55,7 @@ def test_what_newer_versions_write_is_read() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"model_type": "bert"}, r"model_type=bert \(config.json\): is no family .* llama"),
+        ({"model_type": "bert"}, r"(?s)model_type=bert \(config.json\): is no family .* llama"),
         ({"model_type": None}, r"model_type \(config.json\): is missing"),
         ({"hidden_size": None}, r"hidden_size \(config.json\): is missing"),
         ({"intermediate_size": "x"}, r"base_mlp_dim=x \(config.json\): must be a whole number"),
@@ -65,7 +65,9 @@ def test_what_newer_versions_write_is_read() -> None:
         ({"quantization_config": {"bits": 4}}, "quantization_config=.*is not supported"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "(?s)rope_scaling=longrope .* llama3"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling .*: lacks factor"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling .*: lacks factor"),
         ({"rope_scaling": [1]}, "rope_scaling .*: is no object"),
+        ({"layer_types": ["sliding_attention"] * 32}, "layer_types .*: llama2 has other"),
         ({"num_key_value_heads": 5}, "base_num_kv_heads .*multiple of kv heads"),
     ],
 )
@@ -75,9 +77,60 @@ def test_a_model_that_is_not_built_here_is_refused(change: dict[str, Any], text:
 
 
 @pytest.mark.parametrize(
-    "change", [{"use_qk_norm": True}, {"mlp_activations": ("relu",)}], ids=["norms", "plain"]
+    ("rope", "want"),
+    [
+        ({"factor": 4.0}, {"rope_attention_scaling": True, "mscale": 1.0, "rope_truncate": True}),
+        ({"factor": 4.0, "attention_factor": 1.0}, {"rope_attention_scaling": False}),
+        ({"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}, {"rope_attention_scaling": False}),
+        ({"factor": 4.0, "attention_factor": 1 + 0.07 * math.log(4)}, {"mscale": 0.7}),
+        (
+            {"factor": 4.0, "beta_fast": 16, "truncate": False},
+            {"beta_fast": 16.0, "beta_slow": 1.0},
+        ),
+        (
+            {"factor": 4.0, "original_max_position_embeddings": 32768},
+            {"original_max_position_embeddings": 32768},
+        ),
+    ],
+)
+def test_yarn_is_read_and_written(rope: dict[str, Any], want: dict[str, Any]) -> None:
+    released = RELEASED["qwen2.5-7b"]
+    model = read({**released, "rope_scaling": {"type": "yarn", **rope}})
+    assert (model.rope_type, model.rope_factor) == ("yarn", 4.0)
+    got = {key: getattr(model, key) for key in want}
+    assert got == pytest.approx(want)
+    again = read(config_json(model))
+    assert again.mscale == pytest.approx(model.mscale)
+    assert again.model_copy(update={"mscale": model.mscale}) == model
+
+
+def test_newer_versions_name_the_kinds_of_layers() -> None:
+    old = RELEASED["gemma3-27b"]["text_config"]
+    new = {key: value for key, value in old.items() if key != "rope_scaling"}
+    new["rope_parameters"] = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    new["layer_types"] = (["sliding_attention"] * 5 + ["full_attention"]) * 10
+    new["layer_types"] += ["sliding_attention"] * 2
+    assert read(new) == read(old) == read(RELEASED["gemma3-27b"])
+    with pytest.raises(ConfigError, match="other kinds of layers in other places"):
+        read({**new, "layer_types": new["layer_types"][::-1]})
+    with pytest.raises(ConfigError, match=r"sliding_window_pattern .*: only 6 is supported"):
+        read({**old, "sliding_window_pattern": 4})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"use_qk_norm": True},
+        {"mlp_activations": ("relu",)},
+        {"sliding_window_size": 5},
+        {"final_logits_soft_cap": 5.0},
+    ],
+    ids=["norms", "plain", "windows", "caps"],
 )
 def test_a_model_that_hugging_face_does_not_have_is_refused(change: dict[str, Any]) -> None:
     model = read(RELEASED["llama3.1-8b"]).model_copy(update=change)
-    with pytest.raises(ConfigError, match=f"{next(iter(change))}.*Hugging Face's llama"):
+    with pytest.raises(ConfigError, match=f"{next(iter(change))}.*Hugging Face's [lL]lama"):
         config_json(model)
