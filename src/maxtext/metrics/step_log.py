@@ -169,7 +169,7 @@ class StepLog:
             _logger.info("%s", _step_line(record.step, fields, self._seconds_left(record.step)))
         digest = {"batch_digest": record.batch_digest}
         self._write(record.step, {**fields, **record.extras, **digest})
-        self._plot(record.step, _STEP_TAGS, fields | dict(record.extras))
+        self._plot(record.step, STEP_TAGS, fields | dict(record.extras))
 
     def evaluation(self, record: EvalRecord) -> None:
         """Reports an evaluation."""
@@ -226,7 +226,7 @@ class StepLog:
 
 
 # TensorBoard's names for the fields of a step, those that upstream's users know.
-_STEP_TAGS = {
+STEP_TAGS = {
     "seconds": "perf/step_time_seconds",
     "tflops_per_second_per_device": "perf/per_device_tflops_per_sec",
     "tokens_per_second_per_device": "perf/per_device_tokens_per_sec",
