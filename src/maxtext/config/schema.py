@@ -171,7 +171,7 @@ class ComputeConfig(Section):
         "autoselected", "dot_product", "flash", "cudnn_flash_jax", "cudnn_flash_te"
     ] = key(
         "`dot_product` runs everywhere; `flash` is the kernel kept for TPU (JAX splash) and "
-        "GPU (tokamax, extra `gpu`); `cudnn_flash_jax` and `cudnn_flash_te` are cuDNN's for GPU, "
+        "GPU (tokamax); `cudnn_flash_jax` and `cudnn_flash_te` are cuDNN's for GPU, "
         "by JAX and by Transformer Engine; `autoselected` is flash on TPU, dot_product elsewhere."
     )
     scan_layers: bool = key(

@@ -79,8 +79,7 @@ def run_layers(
     if looped:
         # The two passes are two loops, between which no compiler looks for common parts.
         layers = [_checkpointed(stages, layer, prevent_cse=False) for layer in cycle]
-        cycles = jax.tree.map(lambda leaf: leaf.reshape(-1, len(cycle), *leaf.shape[1:]), in_loop)
-        x = jax.lax.scan(lambda x, one: (_in_order(layers, one, x), None), x, cycles)[0]
+        x = _loop(layers, in_loop, x)
     if looped < size:
         layers = [_checkpointed(stages, layer, prevent_cse=True) for layer in cycle]
         x = _in_order(layers, after, x)
@@ -98,6 +97,16 @@ def _checkpointed(stages: Stages, layer: LayerFn, *, prevent_cse: bool) -> Layer
         offload_dst="pinned_host",
     )
     return jax.checkpoint(layer, policy=policy, prevent_cse=prevent_cse)
+
+
+def _loop(layers: Sequence[LayerFn], slices: Any, x: jax.Array) -> jax.Array:
+    """The layers, again and again until there are no more slices."""
+    if len(layers) == 1:
+        # As below, but for a dim of size one, which would cost a copy.
+        (layer,) = layers
+        return jax.lax.scan(lambda x, one: (layer(one[0], x, one[1]), None), x, slices)[0]
+    cycles = jax.tree.map(lambda leaf: leaf.reshape(-1, len(layers), *leaf.shape[1:]), slices)
+    return jax.lax.scan(lambda x, one: (_in_order(layers, one, x), None), x, cycles)[0]
 
 
 def _in_order(layers: Sequence[LayerFn], slices: Any, x: jax.Array) -> jax.Array:
