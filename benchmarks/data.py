@@ -26,7 +26,7 @@ from train_step import MODELS, model_keys
 PLAYS = Path(__file__).parents[1] / "data" / "shakespeare-train.jsonl"
 ROWS, LENGTH = 8, 512
 TEXT_FILES = 2000
-SOURCES = ("jsonl", "txt", "parquet", "arrayrecord", "hf", "mixture", "chats")
+SOURCES = ("jsonl", "txt", "parquet", "arrayrecord", "hf", "stream", "mixture", "chats")
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}|\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -81,6 +81,9 @@ class Corpus:
             "hf_path": "json",
             "hf_train_files": self._jsonl()["grain_train_files"],
         }
+
+    def _stream(self) -> dict[str, Any]:
+        return self._hf() | {"hf_streaming": True}
 
     def _mixture(self) -> dict[str, Any]:
         half = len(self.texts) // 2

@@ -165,6 +165,12 @@ BAD = {
     "a data set in a folder that is not there": Bad(
         "dataset_type=hf hf_path=./gone", ("there is no folder ./gone",)
     ),
+    "workers for a stream": Bad(
+        "dataset_type=hf hf_path=json hf_train_files=a.jsonl hf_streaming=true "
+        "grain_worker_count=2",
+        ("streams are read in a thread", "grain_worker_count=0"),
+        files=DATA,
+    ),
     "a data set without its kind": Bad("hf_path=a", ("add dataset_type=hf",)),
     "a data set to evaluate on that has no name": Bad(
         "dataset_type=hf hf_path=. eval_interval=5", ("needs hf_eval_split",)

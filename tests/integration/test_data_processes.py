@@ -72,7 +72,7 @@ def test_other_numbers_of_processes_go_on_and_no_token_is_lost_or_read_twice(
     runs, documents, tmp_path
 ) -> None:
     """Two processes, one, two, and one to the end of an epoch: each letter counts once."""
-    mixed = tmp_path / "mixed.jsonl"
+    mixed = tmp_path / "others.jsonl"
     mixed.write_text(documents.read_text())
     keys = keys_for(documents) | {"enable_data_shuffling": True, **SAVES}
     total = sum(len(json.loads(line)["text"]) + 1 for line in documents.read_text().splitlines())
@@ -88,7 +88,7 @@ def test_other_numbers_of_processes_go_on_and_no_token_is_lost_or_read_twice(
     weights |= {"run_name": "mixed"}
     ended(runs, start_processes(runs, ["mixed", "other"], steps=3, **weights))
     ended(runs, start_processes(runs, ["mixed"], steps=6, **weights))
-    names = ["data/tokens/documents.jsonl", "data/tokens/mixed.jsonl"]
+    names = ["data/tokens/documents.jsonl", "data/tokens/others.jsonl"]
     steps = runs.steps("mixed")
     sums = np.cumsum([step["total_weights"] for step in steps])
     assert [sum(step[name] for name in names) for step in steps] == sums.tolist()

@@ -56,6 +56,8 @@ def sources(tmp_path_factory):
         "parquet": grain | {"grain_train_files": folder / "rows.parquet"},
         "arrayrecord": grain | {"grain_train_files": folder / "records.arrayrecord"},
         "hf": {"dataset_type": "hf", "hf_path": "json", "hf_train_files": lines},
+        "stream": {"dataset_type": "hf", "hf_path": "json", "hf_train_files": lines}
+        | {"hf_streaming": True, "grain_shuffle_buffer_size": 5},
         "weights": grain | {"grain_train_files": f"{lines},3;{few},1"},
         "mixture": grain | {"grain_train_mixture_config_path": folder / "mix.yml"},
         "messages": chats
@@ -93,7 +95,7 @@ ALL = [
         "completions",
     )
     for workers, kind in ((0, "first_fit"), (2, "concat_then_split"))
-]
+] + [("stream", 0, kind) for kind in ("first_fit", "concat_then_split")]
 
 
 def resumed(runs, keys, kind):

@@ -53,6 +53,11 @@ def _data_set(data: DataConfig) -> Iterator[Clash]:
     if files and mixture:
         message = "both say what to train on"
         yield Clash(("grain_train_files", "grain_train_mixture_config_path"), message, "keep one")
+    if data.dataset_type == "hf" and data.hf_streaming:
+        for key in ("grain_worker_count", "grain_worker_count_eval"):
+            if getattr(data, key):
+                message = "streams are read in a thread"
+                yield Clash((key, "hf_streaming"), message, f"set {key}=0, or hf_streaming=false")
     if data.dataset_type == "hf" and not data.hf_path.strip():
         hint = "for example hf_path=folder, or hf_path=json hf_train_files='data/*.jsonl'"
         yield Clash(("dataset_type", "hf_path"), "needs hf_path, which is empty", hint)

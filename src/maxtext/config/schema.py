@@ -276,6 +276,9 @@ class DataConfig(Section):
     )
     hf_name: str = key("Configuration of the data set, where it has several.")
     hf_data_dir: str = key("Folder inside of the data set.")
+    hf_streaming: bool = key(
+        "Read the data set as it is needed, from front to back, without a copy on disk."
+    )
     hf_train_files: str = key("Files to train on, in place of the split's; commas between.")
     hf_eval_files: str = key("Files to evaluate on, likewise.")
     train_split: str = key("Split of the data set to train on.")
@@ -324,6 +327,9 @@ class DataConfig(Section):
     )
     enable_data_shuffling: bool = key("Read documents in random order, another one each epoch.")
     data_shuffle_seed: Seed = key("Seed of that order.")
+    grain_shuffle_buffer_size: Positive = key(
+        "`hf_streaming`: documents that are shuffled among themselves; others keep their order."
+    )
     num_epoch: Count = key(
         "Times to read the data; -1: without end. With weights, of the source that ends first."
     )

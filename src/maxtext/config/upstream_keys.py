@@ -97,7 +97,7 @@ UPSTREAM = frozenset(
     global_num_kv_heads global_parameter_scale global_rampup_samples global_rope_max_timescale
     global_rope_proportion grain_data_source_max_workers grain_index_storage_option
     grain_num_threads grain_num_threads_eval grain_per_worker_buffer_size_eval
-    grain_prefetch_buffer_size_eval grain_ram_budget_mb grain_shuffle_buffer_size
+    grain_prefetch_buffer_size_eval grain_ram_budget_mb
     hardware hbm_utilization_vllm
     hidden_size_per_layer_input hide_profiler_step_metric ici_autoregressive_parallelism
     ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism

@@ -115,6 +115,11 @@ def own_state(states: Sequence[State], shard: Shard) -> State:
     if processes == shard.process_count:
         # Some states depend on no process.
         return by_process.get(shard.process_index, first)
+    if "window" in first:
+        raise ValueError(
+            f"hf_streaming=true: {processes} processes read the stream, and {shard.process_count} "
+            f"cannot go on with it; start {processes}, or take the weights alone"
+        )
     deal = [[by_process[one]["document"], by_process[one]["offset"]] for one in range(processes)]
     tokens = {
         name: sum(state["tokens"][name] for state in by_process.values())

@@ -19,11 +19,11 @@ import grain
 import numpy as np
 from absl import flags
 
-from maxtext.data.batch import Shard
+from maxtext.data.batch import Shard, State
 from maxtext.data.chat import Chat, encode_chat
 from maxtext.data.order import Deal, Order
 from maxtext.data.packing import TokenDocument
-from maxtext.data.records import Source
+from maxtext.data.records import Document, Source
 from maxtext.data.tokenizer import Tokenizer
 
 GROUP_BYTES = 1 << 18
@@ -40,7 +40,7 @@ class Tokenize:
             has put its own.
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[Source] | Sequence[Sequence[Document]]
     tokenizer: Tokenizer
     bos_id: int | None
     eos_id: int | None
@@ -76,6 +76,7 @@ class Reading:
     """What is read, in which order, and by how many workers.
 
     Attributes:
+        sources: What is read.
         names: Of the sources.
         weights: How often each source is read.
         shuffle_seed: None reads in the order of the files.
@@ -84,6 +85,7 @@ class Reading:
         worker_buffer: Groups of documents that each worker keeps ready.
     """
 
+    sources: Sequence[Source]
     tokenize: Tokenize
     names: tuple[str, ...]
     weights: tuple[Fraction, ...]
@@ -96,13 +98,24 @@ class Reading:
     def order(self, dealt: Sequence[Deal] = ()) -> Order:
         """The documents of this process; `dealt` as `Order`."""
         return Order(
-            [len(source) for source in self.tokenize.sources],
+            [len(source) for source in self.sources],
             self.weights,
             shuffle_seed=self.shuffle_seed,
             num_epochs=self.num_epochs,
             shard=self.shard,
             dealt=dealt,
         )
+
+    def place(self) -> State:
+        """What a state holds besides the number of a document: nothing."""
+        return {}
+
+    def go_to(self, state: State | None) -> None:
+        """Does nothing: any document can be read next."""
+
+    def documents(self, *, start: int, dealt: Sequence[Deal] = ()) -> Generator[TokenDocument]:
+        """As `token_documents`."""
+        return token_documents(self, start=start, dealt=dealt)
 
 
 def token_documents(
@@ -117,8 +130,8 @@ def token_documents(
     if start >= len(order):
         return
     # Groups of about GROUP_BYTES, of one epoch at most. The stream does not depend on them.
-    count = sum(len(source) for source in reading.tokenize.sources)
-    num_bytes = sum(source.num_bytes for source in reading.tokenize.sources)
+    count = sum(len(source) for source in reading.sources)
+    num_bytes = sum(source.num_bytes for source in reading.sources)
     group = max(1, min(GROUP_DOCUMENTS, count, GROUP_BYTES * count // num_bytes))
     groups = (
         grain.MapDataset.source(order)[start:]

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maxtext.config.schema import DataConfig
+from maxtext.data.batch import Shard
 from maxtext.data.records import Document, Form, require_columns
+from maxtext.data.stream import Stream
 
 _logger = logging.getLogger(__name__)
 
@@ -54,48 +56,95 @@ def open_dataset(
         ValueError: The package is not installed, there is no such data set or split, a file is
             damaged, or a column is missing.
     """
+    _logger.info("%s is read by way of the cache of datasets, in HF_HOME", _name(config))
+    dataset = _load(config, purpose, streaming=False)
+    name = f"{_name(config)}:row 1"
+    if not len(dataset):
+        raise ValueError(f"{name}: the split has no rows")
+    require_columns(dataset.column_names, form, lambda: name)
+    source = DatasetSource(dataset.select_columns(list(form.names)), form, _name(config))
+    for index in sorted({0, len(source) - 1}):
+        source[index]
+    return source
+
+
+def open_stream(config: DataConfig, purpose: Literal["train", "eval"], form: Form) -> Stream:
+    """The same, read as it is needed, without the cache; reads its first row. Raises likewise."""
+    dataset = _load(config, purpose, streaming=True)
+    name = f"{_name(config)}:row 1"
+    first = None
+    try:
+        first = next(iter(dataset), None)
+    except Exception as error:  # files, arrow and the network each raise their own
+        raise ValueError(f"{name} cannot be read: {_text(error)}") from error
+    if first is None:
+        raise ValueError(f"{name}: the split has no rows")
+    form.document(first, lambda: name)
+    dataset = dataset.select_columns(list(form.names))
+
+    def rows(shard: Shard) -> Any:
+        from datasets.distributed import split_dataset_by_node
+
+        return split_dataset_by_node(
+            dataset, rank=shard.process_index, world_size=shard.process_count
+        )
+
+    files = config.hf_train_files if purpose == "train" else config.hf_eval_files
+    parts = (config.hf_name, config.hf_data_dir, files, _split(config, purpose))
+    return Stream(rows, form, " ".join(filter(None, (_name(config), *parts))))
+
+
+def _name(config: DataConfig) -> str:
+    return f"hf_path={config.hf_path}"
+
+
+def _text(error: Exception) -> str:
+    cause = error.__cause__ or error
+    if isinstance(cause, StopIteration):
+        return "it has no rows"
+    return " ".join(str(cause).split()) or type(cause).__name__
+
+
+def _split(config: DataConfig, purpose: Literal["train", "eval"]) -> str:
+    return config.train_split if purpose == "train" else config.hf_eval_split or "validation"
+
+
+def _load(config: DataConfig, purpose: Literal["train", "eval"], *, streaming: bool) -> Any:
+    """The split, as a `Dataset` or an `IterableDataset`."""
     try:
         import datasets
     except ImportError as error:
         raise ValueError(
             "dataset_type=hf needs the package datasets: pip install datasets, or maxtext[hf]"
         ) from error
-    train = purpose == "train"
-    files = config.hf_train_files if train else config.hf_eval_files
-    split = config.train_split if train else config.hf_eval_split or "validation"
-    name = f"hf_path={config.hf_path}"
-    _logger.info("%s is read by way of the cache of datasets, in HF_HOME", name)
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    try:
-        dataset = _load(datasets, config, files=files, split=split)
-    except Exception as error:  # files, arrow and the network each raise their own
-        cause = error.__cause__ or error
-        text = " ".join(str(cause).split()) or type(cause).__name__
-        raise ValueError(f"{name} (split {split!r}) cannot be read: {text}") from error
-    if not len(dataset):
-        raise ValueError(f"{name}:row 1: the split {split!r} has no rows")
-    require_columns(dataset.column_names, form, lambda: f"{name}:row 1")
-    source = DatasetSource(dataset.select_columns(list(form.names)), form, name)
-    for index in sorted({0, len(source) - 1}):
-        source[index]
-    return source
-
-
-def _load(datasets: Any, config: DataConfig, *, files: str, split: str) -> Any:
+    split = _split(config, purpose)
+    files = config.hf_train_files if purpose == "train" else config.hf_eval_files
     path = os.path.expanduser(config.hf_path)
-    if (Path(path) / "dataset_dict.json").is_file() or (Path(path) / "state.json").is_file():
-        saved = datasets.load_from_disk(path)
-        if not isinstance(saved, datasets.DatasetDict):
-            return saved
-        if split not in saved:
-            raise ValueError(f"there are the splits {', '.join(saved)}")
-        return saved[split]
-    patterns = [one.strip() for one in files.split(",") if one.strip()]
-    return datasets.load_dataset(
-        path if os.path.exists(path) else config.hf_path,
-        config.hf_name or None,
-        data_dir=config.hf_data_dir or None,
-        data_files={split: patterns} if patterns else None,
-        split=split,
-    )
+    try:
+        if (Path(path) / "dataset_dict.json").is_file() or (Path(path) / "state.json").is_file():
+            saved = _saved(datasets, path, split)
+            return saved.to_iterable_dataset() if streaming else saved
+        patterns = [one.strip() for one in files.split(",") if one.strip()]
+        return datasets.load_dataset(
+            path if os.path.exists(path) else config.hf_path,
+            config.hf_name or None,
+            data_dir=config.hf_data_dir or None,
+            data_files={split: patterns} if patterns else None,
+            split=split,
+            streaming=streaming,
+        )
+    except Exception as error:  # files, arrow and the network each raise their own
+        raise ValueError(
+            f"{_name(config)} (split {split!r}) cannot be read: {_text(error)}"
+        ) from error
+
+
+def _saved(datasets: Any, path: str, split: str) -> Any:
+    saved = datasets.load_from_disk(path)
+    if not isinstance(saved, datasets.DatasetDict):
+        return saved
+    if split not in saved:
+        raise ValueError(f"there are the splits {', '.join(saved)}")
+    return saved[split]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from maxtext.data.documents import Reading
     from maxtext.data.opening import Purpose
     from maxtext.data.order import Deal
+    from maxtext.data.stream import StreamReading
 
 
 def make_train_iterator(
@@ -54,27 +55,41 @@ def _packed(
     # Grain takes a second to import, which synthetic data need not pay.
     from maxtext.data.documents import Reading, Tokenize
     from maxtext.data.opening import open_sources
+    from maxtext.data.stream import StreamReading
     from maxtext.data.tokenizer import load_tokenizer
 
     train = purpose == "train"
     tokenizer = load_tokenizer(config, vocab_size=vocab_size)
     opened = open_sources(config, purpose)
-    shuffled = train and config.enable_data_shuffling
-    reading = Reading(
-        tokenize=Tokenize(
-            opened.sources,
-            tokenizer,
-            bos_id=tokenizer.bos_id if config.add_bos else None,
-            eos_id=tokenizer.eos_id if config.add_eos else None,
-        ),
-        names=opened.names,
-        weights=opened.weights,
-        shard=shard,
-        shuffle_seed=config.data_shuffle_seed if shuffled else None,
-        num_epochs=1 if not train else None if config.num_epoch == -1 else config.num_epoch,
-        num_workers=config.grain_worker_count if train else config.grain_worker_count_eval,
-        worker_buffer=config.grain_per_worker_buffer_size,
+    seed = config.data_shuffle_seed if train and config.enable_data_shuffling else None
+    num_epochs = 1 if not train else None if config.num_epoch == -1 else config.num_epoch
+    tokenize = Tokenize(
+        opened.sources,
+        tokenizer,
+        bos_id=tokenizer.bos_id if config.add_bos else None,
+        eos_id=tokenizer.eos_id if config.add_eos else None,
     )
+    if opened.stream is not None:
+        reading = StreamReading(
+            opened.stream,
+            tokenize,
+            shard,
+            shuffle_seed=seed,
+            num_epochs=num_epochs,
+            window=config.grain_shuffle_buffer_size,
+        )
+    else:
+        reading = Reading(
+            opened.sources,
+            tokenize,
+            names=opened.names,
+            weights=opened.weights,
+            shard=shard,
+            shuffle_seed=seed,
+            num_epochs=num_epochs,
+            num_workers=config.grain_worker_count if train else config.grain_worker_count_eval,
+            worker_buffer=config.grain_per_worker_buffer_size,
+        )
     packing = Packing(
         kind=config.grain_packing_type,
         rows=rows,
@@ -90,8 +105,8 @@ def _packed(
         "grain_packing_type": packing.kind,
         "max_segments_per_seq": packing.max_segments,
         "max_target_length": packing.length,
-        "enable_data_shuffling": shuffled,
-        "data_shuffle_seed": reading.shuffle_seed,
+        "enable_data_shuffling": seed is not None,
+        "data_shuffle_seed": seed,
     }
     return PackedIterator(reading, packing, settings=settings)
 
@@ -115,7 +130,9 @@ class PackedIterator:
     sources it holds the pairs of each that this process has fed, too.
     """
 
-    def __init__(self, reading: "Reading", packing: Packing, *, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, reading: "Reading | StreamReading", packing: Packing, *, settings: dict[str, Any]
+    ) -> None:
         self._reading = reading
         self._packing = packing
         self._settings = settings
@@ -135,8 +152,9 @@ class PackedIterator:
         except BaseException:
             # Another attempt starts at the same place, and does not take the failure for the end.
             self.close()
+            self._reading.go_to(self._place)
             raise
-        self._position = (cursor.document, cursor.offset)
+        self._position, self._place = (cursor.document, cursor.offset), self._reading.place()
         if batch is None:
             raise StopIteration
         for source, pairs in cursor.pairs.items():
@@ -146,10 +164,8 @@ class PackedIterator:
         return batch
 
     def _open(self) -> Cursor:
-        from maxtext.data.documents import token_documents
-
         document, offset = self._position
-        self._documents = token_documents(self._reading, start=document, dealt=self._dealt)
+        self._documents = self._reading.documents(start=document, dealt=self._dealt)
         self._cursor = Cursor(self._documents, document=document, offset=offset)
         return self._cursor
 
@@ -164,6 +180,7 @@ class PackedIterator:
             "document": document,
             "offset": offset,
             "tokens": dict(self._tokens),
+            **self._place,
         }
 
     def set_state(self, state: State) -> None:
@@ -172,15 +189,18 @@ class PackedIterator:
         shard = self._reading.shard
         assert (state["processes"], state["process"]) == (shard.process_count, shard.process_index)
         self.close()
+        self._reading.go_to(state)
         self._dealt = state["dealt"]
         self._position = (state["document"], state["offset"])
+        self._place = self._reading.place()
         self._tokens = dict(state["tokens"])
 
     def reset(self) -> None:
         """As `BatchIterator`."""
         self.close()
+        self._reading.go_to(None)
         self._dealt = ()
-        self._position = (0, 0)
+        self._position, self._place = (0, 0), self._reading.place()
         names = self._reading.names
         self._tokens = dict.fromkeys(names if len(names) > 1 else (), 0)
 

@@ -11,6 +11,7 @@ from maxtext.config.schema import DataConfig
 from maxtext.data.chat import ChatColumns
 from maxtext.data.records import Columns, Form, Source
 from maxtext.data.sources import find_files, open_source
+from maxtext.data.stream import Stream
 
 type Purpose = Literal["train", "eval"]
 
@@ -23,12 +24,14 @@ class Opened:
         names: What metrics call each.
         weights: How often each is read.
         settings: What must be the same where a run goes on, by the name of its key.
+        stream: Is read in place of sources.
     """
 
     sources: tuple[Source, ...]
     names: tuple[str, ...]
     weights: tuple[Fraction, ...]
     settings: dict[str, Any]
+    stream: Stream | None = None
 
 
 def open_sources(config: DataConfig, purpose: Purpose) -> Opened:
@@ -46,8 +49,13 @@ def open_sources(config: DataConfig, purpose: Purpose) -> Opened:
         settings["sft_train_on_completion_only"] = form.answers_only
         settings["chat_template"] = repr(template)
     if config.dataset_type == "hf":
-        from maxtext.data.hf_dataset import open_dataset
+        from maxtext.data.hf_dataset import open_dataset, open_stream
 
+        if config.hf_streaming:
+            stream = open_stream(config, purpose, form)
+            settings["hf_path"] = stream.name
+            settings["grain_shuffle_buffer_size"] = config.grain_shuffle_buffer_size
+            return Opened((), ("",), (Fraction(1),), settings, stream)
         source = open_dataset(config, purpose, form)
         return Opened((source,), ("",), (Fraction(1),), settings | {"hf_path": repr(source)})
     key = f"grain_{purpose}_files"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from maxtext.data.batch import Shard, batch_digest
+from maxtext.data.batch import Shard, batch_digest, own_state
 from maxtext.data.iterators import make_eval_iterator, make_train_iterator
 
 datasets = pytest.importorskip("datasets", reason="needs the package datasets (extra hf)")
@@ -113,3 +113,87 @@ def test_without_the_package_the_error_says_what_to_install(make, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"needs the package datasets: pip install datasets"):
         make(hf_path="json")
+
+
+STREAMS = [
+    {"hf_path": "folder", "hf_streaming": True, "grain_shuffle_buffer_size": 7},
+    {"hf_path": "saved", "hf_streaming": True, "grain_shuffle_buffer_size": 100},
+    {"hf_path": "folder", "hf_streaming": True, "enable_data_shuffling": False},
+]
+
+
+def first_letters(batches):
+    """Of each document that begins in the batches."""
+    found = [batch.targets[batch.counts & (batch.inputs == 254)] for batch in batches]
+    return [int(one) for letters in found for one in letters]
+
+
+@pytest.mark.parametrize("keys", STREAMS, ids=str)
+@pytest.mark.parametrize("kind", ["concat_then_split", "first_fit"])
+def test_a_stream_from_the_disk_goes_on_to_the_bit_from_every_state(make, data, keys, kind):
+    keys = keys | {"hf_path": str(data / keys["hf_path"]), "num_epoch": 3}
+    keys["grain_packing_type"] = kind
+    straight = make(**keys)
+    states, whole = [], []
+    for batch in straight:
+        whole.append(batch_digest(batch))
+        states.append(json.loads(json.dumps(straight.get_state())))
+    for number in range(0, len(whole), 5):
+        again = make(**keys)
+        again.set_state(states[number])
+        assert digests(again) == whole[number + 1 :]
+    straight.reset()
+    assert digests(straight) == whole
+
+
+@pytest.mark.parametrize("keys", STREAMS, ids=str)
+def test_each_epoch_of_a_stream_has_every_document_once(make, data, keys):
+    letters = first_letters(make(**keys | {"hf_path": str(data / keys["hf_path"]), "num_epoch": 2}))
+    every = sorted(ord(text[0]) for text in TEXTS)
+    assert [sorted(letters[:26]), sorted(letters[26:])] == [every, every]
+    if keys.get("enable_data_shuffling", True):
+        assert letters[:26] != letters[26:]
+    else:
+        assert letters == every * 2
+    if keys.get("grain_shuffle_buffer_size") == 7:
+        assert sorted(letters[:7]) == every[:7]
+
+
+def test_processes_share_a_stream_and_others_cannot_go_on_with_it(make_config, data):
+    config = make_config(
+        dataset_type="hf", hf_path=str(data / "folder"), hf_streaming=True, num_epoch=1
+    )
+    shards = [Shard(number, 2) for number in (0, 1)]
+    parts = [make_train_iterator(config, rows=2, shard=one, vocab_size=256) for one in shards]
+    letters = [first_letters(part) for part in parts]
+    assert sorted(letters[0] + letters[1]) == sorted(ord(text[0]) for text in TEXTS)
+    states = [part.get_state() for part in parts]
+    assert own_state(states, Shard(1, 2))["process"] == 1
+    with pytest.raises(ValueError, match="2 processes read the stream, and 1 cannot go on"):
+        own_state(states, Shard(0, 1))
+
+
+def test_a_stream_that_turns_bad_is_named_and_stays_where_it_was(make, tmp_path):
+    lines = [json.dumps({"text": text}) for text in TEXTS]
+    lines[20] = '{"text": 5}'
+    (tmp_path / "bad.jsonl").write_text("\n".join(lines))
+    keys = {"hf_path": "json", "hf_train_files": str(tmp_path / "bad.jsonl"), "hf_streaming": True}
+    iterator = make(enable_data_shuffling=False, grain_shuffle_buffer_size=5, **keys)
+    states = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="hf_path=json"):
+            list(iterator)
+        states.append(iterator.get_state())
+    assert states[0] == states[1]
+    for text, says in (("", "it has no rows"), ('{"words": "a"}', "row 1: no column 'text'")):
+        (tmp_path / "bad.jsonl").write_text(text)
+        with pytest.raises(ValueError, match=says):
+            make(**keys)
+
+
+def test_a_stream_without_a_pair_is_an_error_and_no_endless_loop(make, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    keys = {"hf_path": "json", "hf_train_files": str(tmp_path / "a.jsonl"), "hf_streaming": True}
+    iterator = make(add_bos=False, add_eos=False, **keys | {"num_epoch": -1})
+    with pytest.raises(ValueError, match="no document has a token to predict"):
+        next(iterator)
