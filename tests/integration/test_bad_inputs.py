@@ -109,6 +109,9 @@ BAD = {
     # the mesh
     "two free degrees": Bad("ici_tensor_parallelism=-1", ("only one ici degree can be -1",)),
     "a degree of zero": Bad("ici_fsdp_parallelism=0", ("must be -1 or at least 1",)),
+    "an unknown way to split rows": Bad(
+        "context_parallel_strategy=ulysses", ("must be one of all_gather, ring",)
+    ),
     "a pipeline": Bad("ici_pipeline_parallelism=2", ("not implemented yet",)),
     # data
     "no data": Bad("dataset_type=grain", ("needs grain_train_files",)),

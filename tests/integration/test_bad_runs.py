@@ -24,6 +24,18 @@ BAD_MESHES = {
         {"ici_fsdp_parallelism": 16},
         ("ici_fsdp_parallelism=16", "8 devices"),
     ),
+    "rows that do not divide over context": (
+        {"ici_context_parallelism": 2, "max_target_length": 34},
+        ("max_target_length=34: context 2", "a multiple of 4 tokens; use 32 or 36"),
+    ),
+    "rows that do not divide over tensor_sequence": (
+        {"ici_tensor_sequence_parallelism": 8, "base_num_kv_heads": 8, "max_target_length": 34},
+        ("max_target_length=34: tensor_sequence 8", "use 32 or 40"),
+    ),
+    "dropout on tokens in another order": (
+        {"ici_context_parallelism": 2, "dropout_rate": 0.1},
+        ("dropout_rate=0.1", "context_parallel_load_balance=false"),
+    ),
     "a fraction of a row": (
         {"per_device_batch_size": 0.3},
         ("per_device_batch_size=0.3", "whole number"),

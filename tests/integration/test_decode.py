@@ -58,6 +58,10 @@ def test_greedy_text_is_that_of_forward_passes(trained, capfd) -> None:
         assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=4"]) == 0
         assert capfd.readouterr().out == want + "\n"
 
+    context = (*trained, "ici_context_parallelism=2", "per_device_batch_size=1")
+    assert decode.main([*context, "prompt=to be or", "max_new_tokens=4"]) == 0
+    assert capfd.readouterr().out == want + "\n"
+
     # The row has 32 tokens: BOS, the prompt, and what is new.
     prompt = "x" * 28
     assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=3"]) == 0

@@ -69,6 +69,32 @@ def test_it_is_the_loss_of_each_document_alone(runs, held_out, packing) -> None:
         {"eval_per_device_batch_size": 2},
         {"eval_per_device_batch_size": 0.5, "ici_tensor_parallelism": 2},
         {"packing": False, "eval_per_device_batch_size": 1},
+        {"eval_per_device_batch_size": 0.25, "ici_context_parallelism": 4},
+        pytest.param(
+            {
+                "eval_per_device_batch_size": 0.75,
+                "ici_context_parallelism": 4,
+                "context_parallel_strategy": "ring",
+                "packing": False,
+            },
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {
+                "eval_per_device_batch_size": 0.5,
+                "ici_context_parallelism": 2,
+                "ici_tensor_sequence_parallelism": 2,
+            },
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {
+                "eval_per_device_batch_size": 1.5,
+                "ici_tensor_sequence_parallelism": 4,
+                "logical_axis_rules": "{kv_heads: [], activation_kv_heads: []}",
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=str,
 )

@@ -18,6 +18,24 @@ MESHES = {
     "fsdp 2 x tensor 4": {"ici_tensor_parallelism": 4, "logical_axis_rules": KV_SPLIT_OFF},
     "data 2 x fsdp 2 x tensor 2": {"ici_data_parallelism": 2, "ici_tensor_parallelism": 2},
 }
+SPLIT_ROWS = {
+    "tensor_sequence 4": {
+        "ici_tensor_sequence_parallelism": 4,
+        "logical_axis_rules": KV_SPLIT_OFF,
+    },
+    "fsdp 2 x tensor_sequence 2 x context 2": {
+        "ici_fsdp_parallelism": 2,
+        "ici_tensor_sequence_parallelism": 2,
+        "ici_context_parallelism": 2,
+    },
+    "context 2": {"ici_context_parallelism": 2},
+    "context 4, in order": {
+        "ici_context_parallelism": 4,
+        "context_parallel_load_balance": False,
+    },
+    "context 4, a ring": {"ici_context_parallelism": 4, "context_parallel_strategy": "ring"},
+    "context 2 across slices": {"dcn_context_parallelism": 2, "dcn_data_parallelism": 1},
+}
 POLICIES = {
     "none": {},
     "save_qkv_proj": {},
@@ -86,7 +104,7 @@ def assert_same_steps(got, want) -> None:
 def check(runs, documents, one_device, mesh, **keys) -> None:
     """Runs one cell and holds it against one device."""
     accumulation = keys.get("gradient_accumulation_steps", 1)
-    keys |= MESHES[mesh] | {"per_device_batch_size": ROWS / 8 / accumulation}
+    keys |= (MESHES | SPLIT_ROWS)[mesh] | {"per_device_batch_size": ROWS / 8 / accumulation}
     got = runs.here("cell", **data(documents), **keys)
     case = keys.get("base_num_kv_heads", 2), keys.get("packing", True)
     assert_same_steps(got, one_device[case])
@@ -134,6 +152,21 @@ def test_every_mesh_takes_the_steps_of_one_device(runs, documents, one_device, m
 @pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "keys"), ALL)
 def test_every_way_to_compute_takes_the_steps_of_one_device(
+    runs, documents, one_device, mesh, keys
+) -> None:
+    check(runs, documents, one_device, mesh, **keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mesh", "keys"),
+    [
+        cell(mesh, accumulation=1 + index % 2, scan=index % 2 == 0, packing=packing)
+        for index, mesh in enumerate(SPLIT_ROWS)
+        for packing in (True, False)
+    ],
+)
+def test_rows_split_over_devices_take_the_steps_of_one_device(
     runs, documents, one_device, mesh, keys
 ) -> None:
     check(runs, documents, one_device, mesh, **keys)

@@ -66,6 +66,28 @@ LAYOUTS = {
         "ici_tensor_parallelism=2",
     ),
     "hsdp": ("dcn_data_parallelism=2", "ici_fsdp_parallelism=4"),
+    "tensor_sequence": (
+        "ici_fsdp_parallelism=2",
+        "ici_tensor_sequence_parallelism=4",
+        KV_REPLICATED,
+    ),
+    "fsdp_context_tensor_sequence": (
+        "ici_fsdp_parallelism=2",
+        "ici_context_parallelism=2",
+        "ici_tensor_sequence_parallelism=2",
+    ),
+    "context": ("ici_fsdp_parallelism=4", "ici_context_parallelism=2"),
+    "context_tensor": (
+        "ici_context_parallelism=2",
+        "ici_tensor_parallelism=4",
+        "context_parallel_load_balance=false",
+        KV_REPLICATED,
+    ),
+    "ring": (
+        "ici_fsdp_parallelism=2",
+        "ici_context_parallelism=4",
+        "context_parallel_strategy=ring",
+    ),
 }
 # Parts along each dim, by hand: of the query kernel [layers, embed, heads, head_dim], the last
 # feed-forward kernel [layers, mlp, embed] and the embedding [vocab, embed].
@@ -75,6 +97,17 @@ PARTS = {
     "fsdp_tensor": ((1, 2, 4, 1), (1, 4, 2), (4, 2)),
     "data_fsdp_tensor": ((1, 2, 2, 1), (1, 2, 2), (2, 2)),
     "hsdp": ((1, 4, 1, 1), (1, 1, 4), (1, 4)),
+    "tensor_sequence": ((1, 2, 4, 1), (1, 4, 2), (4, 2)),
+    "fsdp_context_tensor_sequence": ((1, 2, 2, 1), (1, 2, 2), (2, 2)),
+    "ring": ((1, 2, 1, 1), (1, 1, 2), (1, 2)),
+}
+# Rows of the eight that a device has, where they are more than one.
+ROW_PARTS = {
+    "fsdp_tensor": 4,
+    "data_fsdp_tensor": 2,
+    "tensor_sequence": 4,
+    "fsdp_context_tensor_sequence": 4,
+    "ring": 4,
 }
 ALL = {**FAMILIES, **OTHERS, **SLOW}
 SHOWN = (
@@ -85,7 +118,7 @@ SHOWN = (
 
 
 def settings(family: str, layout: str) -> tuple[str, ...]:
-    one_kv_head = family == "llama_mqa_scaled" and layout == "data_fsdp_tensor"
+    one_kv_head = family == "llama_mqa_scaled" and KV_REPLICATED not in LAYOUTS[layout]
     return (*ALL[family], *LAYOUTS[layout], *((KV_REPLICATED,) if one_kv_head else ()))
 
 
@@ -99,12 +132,40 @@ def on_eight(family: str, layout: str) -> Taken:
     return take_steps(tiny_setup(*settings(family, layout), devices=8), ragged_batch())
 
 
+# Rows split over devices are a matter of attention: families differ in what it sees.
+SPLIT = (
+    "tensor_sequence",
+    "fsdp_context_tensor_sequence",
+    "context",
+    "context_tensor",
+    "ring",
+)
+FAST = [
+    ("llama", "tensor_sequence"),
+    ("llama", "fsdp_context_tensor_sequence"),
+    ("llama", "ring"),
+    ("gemma2", "ring"),
+    ("gemma3", "fsdp_context_tensor_sequence"),
+]
+
+
+def slow(family: str, layout: str):
+    return pytest.param(family, layout, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("family", "layout"),
     [
-        *((family, layout) for family in FAMILIES for layout in LAYOUTS),
+        *((family, layout) for family in FAMILIES for layout in LAYOUTS if layout not in SPLIT),
         *((family, "data_fsdp_tensor") for family in OTHERS),
-        *(pytest.param(one, "data_fsdp_tensor", marks=pytest.mark.slow) for one in SLOW),
+        *(slow(one, "data_fsdp_tensor") for one in SLOW),
+        *FAST,
+        *(
+            slow(family, layout)
+            for family in ("llama", "llama_mqa_scaled", "gemma3")
+            for layout in SPLIT
+            if (family, layout) not in FAST
+        ),
     ],
 )
 def test_every_layout_takes_the_same_step(family: str, layout: str) -> None:
@@ -137,7 +198,7 @@ def is_adam(part: object) -> bool:
     return hasattr(part, "mu")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", PARTS)
 def test_the_compiled_program_splits_weights_as_the_table_says(layout: str) -> None:
     taken = on_eight("llama", layout)
     state, batch, _ = taken.compiled.input_shardings[0]
@@ -152,8 +213,8 @@ def test_the_compiled_program_splits_weights_as_the_table_says(layout: str) -> N
         for name in SHOWN
     ]
     assert tuple(parts) == PARTS[layout]
-    rows = {"fsdp_tensor": 4, "data_fsdp_tensor": 2}.get(layout, 1)
-    assert batch.inputs.shard_shape((8, 32)) == (rows, 32)
+    # Whole rows on each device, in whatever parts it computes them.
+    assert batch.inputs.shard_shape((8, 32)) == (ROW_PARTS.get(layout, 1), 32)
     setup = tiny_setup(*settings("llama", layout), devices=8)
     want = named_leaves(setup.abstract)
     for name, sharding in named_leaves(state).items():

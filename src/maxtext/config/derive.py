@@ -14,9 +14,7 @@ from maxtext.config.schema import (
 
 _NOT_YET = {
     "stage": "pipeline parallelism (layers in stages on different devices)",
-    "context": "context parallelism (one sequence split over devices)",
     "expert": "expert parallelism (for mixture-of-experts models)",
-    "tensor_sequence": "sequence parallelism beside tensor parallelism",
 }
 _REMAT = (
     "query_proj",

@@ -174,6 +174,10 @@ class ComputeConfig(Section):
         "GPU (tokamax); `cudnn_flash_jax` and `cudnn_flash_te` are cuDNN's for GPU, "
         "by JAX and by Transformer Engine; `autoselected` is flash on TPU, dot_product elsewhere."
     )
+    context_parallel_strategy: Literal["all_gather", "ring"] = key(
+        "Where rows are split (context): `all_gather` brings all keys and values of a row to each "
+        "device, `ring` passes them round, so that none ever holds them all."
+    )
     scan_layers: bool = key(
         "One compiled layer, run in a loop. False unrolls: slower to compile, at times faster."
     )
@@ -230,6 +234,10 @@ class MeshConfig(Section):
     dcn_tensor_parallelism: Degree = key("Across slices: heads and feed-forward split.")
     dcn_tensor_sequence_parallelism: Degree = key(
         "Across slices: as tensor, norms and residual split by length."
+    )
+    context_parallel_load_balance: bool = key(
+        "Where rows are split (context): give each device an early and a late part of every row, "
+        "so that all have the same causal work. False: a part each, in order."
     )
     num_slices: Count = key(
         "Slices (groups of devices joined by the data-center network). -1: what the devices say, "

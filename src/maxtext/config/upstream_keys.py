@@ -80,8 +80,8 @@ UPSTREAM = frozenset(
     checkpoint_storage_use_zarr3 chunk_attn_window_size communication_overlapping_alpha
     compile_topology compile_topology_num_slices compile_xla_flags compiled_trainstep_file
     compress_ratios compressed_rope_max_timescale constant_bound_config context
-    context_parallel_load_balance context_parallel_reorder_strategy context_parallel_strategy
-    context_sharding custom_mesh custom_mesh_and_rule_for_eval dataset_name dataset_path
+    context_parallel_reorder_strategy context_sharding custom_mesh custom_mesh_and_rule_for_eval
+    dataset_name dataset_path
     dcn_autoregressive_parallelism dcn_bandwidth_burst dcn_bandwidth_interface
     dcn_bandwidth_latency dcn_bandwidth_limit dcn_context_autoregressive_parallelism
     dcn_context_usp_ulysses_parallelism dcn_fsdp_transpose_parallelism dcn_sequence_parallelism

@@ -28,6 +28,7 @@ from maxtext.models.registry import architecture
 from maxtext.parallel.layout import Layout, use_layout
 from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import abstract
+from maxtext.parallel.rows import with_whole_rows
 from maxtext.parallel.stages import Stages
 from maxtext.types import Array, Int
 
@@ -123,11 +124,13 @@ def load_generator(config: Config) -> Generator:
     run = Path(config.run.base_output_directory, config.run.run_name)
     with config_errors():
         tokenizer = load_tokenizer(config.data, vocab_size=config.model.vocab_size)
-        length = config.data.max_target_length
         compute = resolve(
-            config.compute, config.model, backend=jax.default_backend(), length=length
+            config.compute,
+            config.model,
+            backend=jax.default_backend(),
+            length=config.data.max_target_length,
         )
-        layout = make_layout(config.mesh, jax.devices())
+        layout = with_whole_rows(make_layout(config.mesh, jax.devices()))
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         with use_layout(layout):
             params = load_weights(

@@ -13,9 +13,11 @@ from maxtext.layers.linears import Linear, linear, linear_params
 from maxtext.layers.normalizations import AnyNorm, NormParams, norm, norm_params
 from maxtext.ops import flash_attention
 from maxtext.ops.attention import Arithmetic, AttentionPattern, dot_product_attention
+from maxtext.ops.context_attention import Context, context_attention
 from maxtext.ops.rope import rotate
-from maxtext.parallel.layout import constrain, current_layout
+from maxtext.parallel.layout import Layout, constrain, current_layout
 from maxtext.parallel.params import pytree
+from maxtext.parallel.rows import RowSplit, row_split
 from maxtext.types import Array, DType, Float, Int
 
 type Rotation = tuple[Float[Array, "B L half"], Float[Array, "B L half"]]
@@ -91,20 +93,39 @@ def training_attend(
 
     Args:
         config: Resolved.
-        segments: The document of each token, 0 for padding.
+        segments: The document of each token, 0 for padding; whole rows in their own order,
+            whatever order the layout holds tokens in.
         max_segments: Documents in one row at most, which only `cudnn_flash_te` asks for.
     """
+    layout = current_layout()
+    split = row_split(layout)
     if config.attention == "dot_product":
-        arithmetic = Arithmetic(
-            float32_qk_product=config.float32_qk_product, float32_logits=config.float32_logits
-        )
-        return lambda q, k, v, pattern: dot_product_attention(
-            q, k, v, segments, pattern=pattern, arithmetic=arithmetic
-        )
-    kernel = _kernel(config.attention, max_segments)
-    return lambda q, k, v, pattern: _per_device(
-        functools.partial(kernel, pattern=pattern), q, k, v, segments
+        op = _plain(config, split)
+    else:
+        assert split.ways == 1, "the kernels see whole rows"
+        op = _kernel(config.attention, max_segments)
+    # What XLA can split over devices by itself.
+    divisible = config.attention == "dot_product" and split.ways == 1
+
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, pattern: AttentionPattern) -> jax.Array:
+        run = functools.partial(op, pattern=pattern)
+        if layout is None or (divisible and k.shape[2] % layout.ways(HEADS[2]) == 0):
+            return run(q, k, v, segments)
+        return _per_device(run, layout, q, k, v, segments)
+
+    return attend
+
+
+def _plain(config: ComputeConfig, split: RowSplit) -> Callable[..., jax.Array]:
+    """Attention in plain XLA, over rows that are whole or split."""
+    arithmetic = Arithmetic(
+        float32_qk_product=config.float32_qk_product, float32_logits=config.float32_logits
     )
+    if split.ways == 1:
+        return functools.partial(dot_product_attention, arithmetic=arithmetic)
+    ring = config.context_parallel_strategy == "ring"
+    context = Context(split=split, ring=ring, arithmetic=arithmetic)
+    return functools.partial(context_attention, context=context)
 
 
 def _kernel(attention: str, max_segments: int | None) -> Callable[..., jax.Array]:
@@ -122,24 +143,22 @@ def _kernel(attention: str, max_segments: int | None) -> Callable[..., jax.Array
 
 
 def _per_device(
-    kernel: Callable[..., jax.Array],
+    op: Callable[..., jax.Array],
+    layout: Layout,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     segments: jax.Array,
 ) -> jax.Array:
-    """Runs a kernel that XLA cannot split on each device's own rows and heads."""
-    layout = current_layout()
-    if layout is None:
-        return kernel(q, k, v, segments)
+    """Runs an op on each device's own rows, tokens and heads."""
     # Query heads must find the key and value heads of their groups on their own device, so these
     # are repeated where they are fewer than the devices.
     ways = layout.ways("activation_heads")
     copies = ways // math.gcd(ways, k.shape[2])
     k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
     specs = tuple(layout.spec(HEADS, x.shape) for x in (q, k, v))
-    rows = layout.spec(HEADS[:2], segments.shape)
+    rows = layout.spec((HEADS[0], None), segments.shape)
     run = jax.shard_map(
-        kernel, mesh=layout.mesh, in_specs=(*specs, rows), out_specs=specs[0], check_vma=False
+        op, mesh=layout.mesh, in_specs=(*specs, rows), out_specs=specs[0], check_vma=False
     )
     return run(q, k, v, segments)

@@ -49,6 +49,7 @@ def project_to_vocab(
     Args:
         soft_cap: Logits z become soft_cap * tanh(z / soft_cap), in float32; 0 leaves them.
     """
+    x = constrain(x, "activation_batch", "activation_length", "activation_embed")
     if float32:
         x = x.astype(jnp.float32)
     logits: jax.Array = dense(x, kernel.astype(x.dtype))  # pyright: ignore[reportAssignmentType]

@@ -89,6 +89,7 @@ def mlp(
 
     Source: Shazeer 2020, arXiv:2002.05202, equation 6.
     """
+    x = constrain(x, "activation_batch", "activation_length", "activation_embed")
     hidden = ACTIVATIONS[activations[0]](_project(params.wi_0, x, "mlpwi_0"))
     if params.wi_1 is not None:
         hidden = hidden * ACTIVATIONS[activations[1]](_project(params.wi_1, x, "mlpwi_1"))

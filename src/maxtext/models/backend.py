@@ -43,9 +43,13 @@ def config_errors() -> Generator[None]:
 
 
 def resolve(
-    config: ComputeConfig, model: ModelConfig, *, backend: str, length: int
+    config: ComputeConfig, model: ModelConfig, *, backend: str, length: int, row_ways: int = 1
 ) -> ComputeConfig:
     """The config with each `auto` replaced by what it means on this backend.
+
+    Args:
+        length: Tokens of a row.
+        row_ways: Devices that a row is split over.
 
     Raises:
         ValueError: The backend, the model or the row length does not allow the `attention`.
@@ -54,8 +58,13 @@ def resolve(
     if dtype == "auto":
         dtype = "float32" if backend == "cpu" else "bfloat16"
     if attention == "autoselected":
-        fits = backend == "tpu" and length % FLASH_BLOCK == 0
+        fits = backend == "tpu" and length % FLASH_BLOCK == 0 and row_ways == 1
         attention = "flash" if fits else "dot_product"
+    if attention != "dot_product" and row_ways > 1:
+        raise ValueError(
+            f"attention={attention}: its kernel sees whole rows, and {row_ways} devices split them "
+            "(context parallelism); use dot_product"
+        )
     if attention == "flash":
         _check_flash(model, backend, length)
     elif attention != "dot_product":

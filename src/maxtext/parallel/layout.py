@@ -26,10 +26,12 @@ class Layout:
         mesh: The device mesh, its axes of type `AxisType.Auto`.
         rules: One entry for each logical axis, the major mesh axis first; an empty tuple means
             replicated.
+        balanced_rows: Give devices that split a row parts of equal causal work: see `RowSplit`.
     """
 
     mesh: Mesh
     rules: Mapping[str, MeshAxes]
+    balanced_rows: bool = False
 
     def __post_init__(self) -> None:
         for name, axes in self.rules.items():
@@ -51,7 +53,7 @@ class Layout:
         """
         if len(axes) != len(shape):
             raise ValueError(f"{len(axes)} logical axes {axes} for an array of shape {shape}")
-        parts = [self._mesh_axes(name) for name in axes]
+        parts = [self.mesh_axes(name) for name in axes]
         claimed = [axis for part in parts for axis in part]
         if len(claimed) != len(set(claimed)):
             twice = next(axis for axis in claimed if claimed.count(axis) > 1)
@@ -107,12 +109,10 @@ class Layout:
         Raises:
             ValueError: The axis has no rule.
         """
-        return self._ways(self._mesh_axes(name))
+        return self._ways(self.mesh_axes(name))
 
-    def _ways(self, part: MeshAxes) -> int:
-        return math.prod(self.mesh.shape[axis] for axis in part)
-
-    def _mesh_axes(self, name: str | None) -> MeshAxes:
+    def mesh_axes(self, name: str | None) -> MeshAxes:
+        """The mesh axes that split the logical axis `name`; raises as `ways`."""
         if name is None:
             return ()
         if name not in self.rules:
@@ -120,6 +120,9 @@ class Layout:
                 f"logical_axis_rules has no rule for {name!r}; it has {', '.join(self.rules)}"
             )
         return tuple(axis for axis in self.rules[name] if self.mesh.shape[axis] > 1)
+
+    def _ways(self, part: MeshAxes) -> int:
+        return math.prod(self.mesh.shape[axis] for axis in part)
 
 
 @contextlib.contextmanager

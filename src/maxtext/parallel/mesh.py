@@ -23,7 +23,8 @@ def make_layout(config: MeshConfig, devices: Sequence[Any]) -> Layout:
     within = _degrees(config, "ici", len(devices) // num_slices, "devices of a slice")
     array = _arrange(config, devices, across=across, within=within)
     mesh = Mesh(array, config.mesh_axes, axis_types=(AxisType.Auto,) * array.ndim)
-    return Layout(mesh, dict(config.logical_axis_rules))
+    rules = dict(config.logical_axis_rules)
+    return Layout(mesh, rules, balanced_rows=config.context_parallel_load_balance)
 
 
 def count_slices(config: MeshConfig, devices: Sequence[Any]) -> int:

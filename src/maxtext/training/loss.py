@@ -12,8 +12,9 @@ from maxtext.layers.attentions import training_attend
 from maxtext.layers.embeddings import project_to_vocab
 from maxtext.models.decoder import Architecture, Model, Runtime, hidden_states, output_kernel
 from maxtext.ops.cross_entropy import cross_entropy
-from maxtext.parallel.layout import constrain
+from maxtext.parallel.layout import constrain, current_layout
 from maxtext.parallel.params import pytree
+from maxtext.parallel.rows import row_split
 from maxtext.parallel.stages import stages_from_config
 from maxtext.types import Array, Float, Int, PRNGKeyArray
 
@@ -54,8 +55,14 @@ class LossFn:
     ) -> LossSums:
         """The sums over `batch`; without a key there is no dropout."""
         batch = jax.tree.map(lambda x: constrain(x, "activation_batch", None), batch)
+        attend = training_attend(self.compute, batch.segments, max_segments=self.max_segments)
+        # Sums over tokens do not ask for their order, so it may be the one that balances work.
+        split = row_split(current_layout())
+        batch = jax.tree.map(
+            lambda x: constrain(split.reordered(x), "activation_batch", "activation_length"), batch
+        )
         runtime = Runtime(
-            attend=training_attend(self.compute, batch.segments, max_segments=self.max_segments),
+            attend=attend,
             stages=stages_from_config(self.compute),
             dtype=self.compute.dtype,
             dropout_rate=self.dropout_rate,

@@ -22,6 +22,7 @@ from maxtext.optim.schedules import Schedule, schedule
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import select
+from maxtext.parallel.rows import check_length, row_split
 from maxtext.training.loss import LossFn
 from maxtext.training.state import TrainState, abstract_state, state_shardings
 from maxtext.training.step import TrainStep
@@ -121,11 +122,15 @@ def prepare(config: Config) -> Setup:
     """
     set_up_jax(config.run, config.compute)
     with config_errors():
-        length = config.data.max_target_length
-        compute = resolve(
-            config.compute, config.model, backend=jax.default_backend(), length=length
-        )
         layout = make_layout(config.mesh, jax.devices())
+        length, ways = config.data.max_target_length, row_split(layout).ways
+        compute = resolve(
+            config.compute,
+            config.model,
+            backend=jax.default_backend(),
+            length=length,
+            row_ways=ways,
+        )
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         specs = model_params(model)
         transform = optimizer(config.optimizer, specs)
@@ -143,6 +148,7 @@ def prepare(config: Config) -> Setup:
             abstract=abstract_state(specs, transform, layout, over_data=over_data),
         )
         _check_batch(setup)
+        _check_rows(setup)
         _check_tiles(setup)
         _check_memory(setup.abstract)
     return setup
@@ -206,6 +212,17 @@ def _check_batch(setup: Setup) -> None:
                 f"{key}: {rows} rows a forward pass do not divide over the {ways} devices that "
                 f"split the batch; use a multiple of {ways / setup.layout.mesh.size:g}"
             )
+
+
+def _check_rows(setup: Setup) -> None:
+    """Holds the length of rows, and what depends on the order of their tokens, against the mesh."""
+    check_length(setup.layout, setup.config.data.max_target_length)
+    if setup.loss_fn(dropout=True).dropout_rate and row_split(setup.layout).balanced:
+        raise ValueError(
+            f"dropout_rate={setup.config.training.dropout_rate}: context parallelism reorders the "
+            "tokens of a row, and dropout would zero others than on one device; add "
+            "context_parallel_load_balance=false"
+        )
 
 
 def _check_tiles(setup: Setup) -> None:

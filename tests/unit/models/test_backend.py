@@ -33,6 +33,15 @@ def test_auto_means_what_the_backend_is_good_at(
     assert resolved(backend, length=length) == want
 
 
+@pytest.mark.parametrize("kernel", ["flash", "cudnn_flash_jax"])
+def test_rows_that_are_split_go_without_kernels(kernel: str) -> None:
+    model = load((), {}).config.model
+    split = functools.partial(resolve, model=model, backend="tpu", length=512, row_ways=2)
+    assert split(load((), {}).config.compute).attention == "dot_product"
+    with pytest.raises(ValueError, match=f"attention={kernel}: its kernel sees whole rows, and 2"):
+        split(load((f"attention={kernel}",), {}).config.compute)
+
+
 def test_what_is_given_stays() -> None:
     given = ("dtype=bfloat16", "attention=dot_product")
     assert resolved("cpu", *given) == resolved("tpu", *given) == ("bfloat16", "dot_product")

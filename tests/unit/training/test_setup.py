@@ -41,6 +41,15 @@ def test_the_batch_of_an_update_grows_with_accumulation_and_that_of_evaluation_d
             "decoder/layers/self_attention/key/kernel, decoder/layers/self_attention/value/kernel: "
             "'kv_heads' of size 2 does not divide over tensor 4",
         ),
+        (
+            ("ici_context_parallelism=2", "max_target_length=30"),
+            "max_target_length=30: context 2 takes rows of a multiple of 4 tokens; use 28 or 32",
+        ),
+        (
+            ("ici_context_parallelism=2", "dropout_rate=0.1"),
+            "dropout_rate=0.1: context parallelism reorders the tokens of a row, and dropout would "
+            "zero others than on one device; add context_parallel_load_balance=false",
+        ),
         (("ici_fsdp_parallelism=3",), "ici_fsdp_parallelism=3: 3 does not fit 8 devices"),
     ],
 )
@@ -52,6 +61,13 @@ def test_what_does_not_fit_the_devices_is_the_users_error(argv: tuple[str, ...],
 def test_rows_may_be_split_over_fewer_devices_than_there_are() -> None:
     setup = tiny_setup("ici_tensor_parallelism=2", "per_device_batch_size=0.5", devices=8)
     assert setup.batch_shape == (4, 32)
+
+
+def test_dropout_does_not_mind_rows_that_are_split_in_order() -> None:
+    context = ("ici_context_parallelism=2", "dropout_rate=0.1")
+    setup = tiny_setup(*context, "context_parallel_load_balance=false", devices=8)
+    assert setup.loss_fn(dropout=True).dropout_rate == 0.1
+    tiny_setup(*context, "enable_dropout=false", devices=8)
 
 
 @dataclasses.dataclass(frozen=True)
