@@ -1,6 +1,7 @@
 """Training speed: tokens and model FLOPs a second, against the matmul rate of the same process.
 
     python benchmarks/train_step.py [--models t0 20m 110m] [--devices 1 8] [--steps 8]
+    python benchmarks/train_step.py --sweep [layers length vocabulary devices] [--steps 4]
 
 One JSON line a result. `matmul_gflops` is the rate of a float32 product of two 2048 x 2048
 matrices, measured between the steps that it is compared with, so that other work on the machine
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 COMMON = ["dataset_type=synthetic", "dtype=float32", "remat_policy=none", "log_config=false"]
@@ -24,6 +26,10 @@ MODELS = {
     "t0": [
         "base_num_decoder_layers=2 base_emb_dim=64 base_num_query_heads=8 base_num_kv_heads=2",
         "head_dim=8 base_mlp_dim=128 vocab_size=256 max_target_length=32",
+    ],
+    "6m": [
+        "base_num_decoder_layers=4 base_emb_dim=256 base_num_query_heads=8 base_num_kv_heads=2",
+        "head_dim=32 base_mlp_dim=1024 vocab_size=4096 max_target_length=256",
     ],
     "20m": [
         "base_num_decoder_layers=4 base_emb_dim=256 base_num_query_heads=8 base_num_kv_heads=2",
@@ -35,19 +41,35 @@ MODELS = {
         "logits_via_embedding=true max_target_length=256",
     ],
 }
+# How the step grows: each changes one thing of this model, at the same tokens a step.
+SWEPT = "6m"
+SWEEPS = {
+    "layers": {n: {"base_num_decoder_layers": n} for n in (2, 4, 8, 16)},
+    "length": {n: {"max_target_length": n} for n in (128, 256, 512, 1024)},
+    "vocabulary": {n: {"vocab_size": n} for n in (1024, 4096, 16384, 65536)},
+    "devices": {n: {} for n in (1, 2, 4, 8)},
+}
+DEFAULT_MODELS = ("t0", "20m", "110m")
 ROWS = 8
 MATMUL_SIZE = 2048
 # Taken between two steps, of which the fastest counts: threads of the step still spin at first.
 PRODUCTS = 3
 
 
-def model_keys(model: str, devices: int) -> list[str]:
-    """The command line of a model at a global batch of `ROWS` rows."""
+def model_keys(model: str, devices: int, changes: Mapping[str, object] | None = None) -> list[str]:
+    """The command line of a model with changes, at the tokens of `ROWS` of its own rows a step."""
     words = " ".join(MODELS[model]).split()
-    return [*COMMON, *words, f"per_device_batch_size={ROWS / devices}"]
+    settings = dict(word.split("=", 1) for word in words)
+    tokens = ROWS * int(settings["max_target_length"])
+    settings |= {key: str(value) for key, value in (changes or {}).items()}
+    rows = tokens / int(settings["max_target_length"])
+    settings["per_device_batch_size"] = str(rows / devices)
+    return [*COMMON, *(f"{key}={value}" for key, value in settings.items())]
 
 
-def measure(model: str, devices: int, steps: int) -> dict[str, object]:
+def measure(
+    model: str, devices: int, steps: int, changes: Mapping[str, object]
+) -> dict[str, object]:
     """Runs the training step in this process."""
     import jax
     import jax.numpy as jnp
@@ -61,7 +83,7 @@ def measure(model: str, devices: int, steps: int) -> dict[str, object]:
     from maxtext.training.start import compile_step, trace_step
     from maxtext.training.state import fresh_state
 
-    argv = [*model_keys(model, devices), "enable_checkpointing=false"]
+    argv = [*model_keys(model, devices, changes), "enable_checkpointing=false"]
     setup = prepare(load(argv, {}).config)
     rows, length = setup.batch_shape
     flops = (
@@ -148,33 +170,53 @@ def measure_start() -> dict[str, object]:
     return {"benchmark": "start_up", "model": "t0", "seconds_to_step_0": round(seconds, 2)}
 
 
-def measure_apart(model: str, devices: int, steps: int) -> str:
+def measure_apart(
+    model: str, devices: int, steps: int, changes: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """`measure` in a process of its own with that many virtual CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     environ = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         environ.pop(name, None)
-    command = [sys.executable, str(Path(__file__)), "--here", model, str(devices), str(steps)]
+    here = [model, str(devices), str(steps), json.dumps(changes or {})]
+    command = [sys.executable, str(Path(__file__)), "--here", *here]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.strip().splitlines()[-1]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def sweep(name: str, steps: int) -> None:
+    """Prints a line for each value of a sweep: what was measured, and the step's growth."""
+    first = None
+    for value, changes in SWEEPS[name].items():
+        devices = value if name == "devices" else 1
+        measured = measure_apart(SWEPT, devices, steps, changes)
+        first = first or measured["step_seconds"]
+        growth = round(measured["step_seconds"] / first, 2)
+        line = measured | {"sweep": name, "value": value, "step_seconds_over_first": growth}
+        print(json.dumps(line), flush=True)
 
 
 def main() -> None:
     """Prints one JSON line a result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(DEFAULT_MODELS))
     parser.add_argument("--devices", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--here", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--sweep", nargs="*", choices=SWEEPS, help="none named: all of them")
+    parser.add_argument("--steps", type=int, help="after the first; 8, of a sweep 4")
+    parser.add_argument("--here", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
-        model, devices, steps = options.here
-        print(json.dumps(measure(model, int(devices), int(steps))))
+        model, devices, steps, changes = options.here
+        print(json.dumps(measure(model, int(devices), int(steps), json.loads(changes))))
+        return
+    if options.sweep is not None:
+        for name in options.sweep or SWEEPS:
+            sweep(name, options.steps or 4)
         return
     print(json.dumps(measure_start()), flush=True)
     for model in options.models:
         for devices in options.devices:
-            print(measure_apart(model, devices, options.steps), flush=True)
+            print(json.dumps(measure_apart(model, devices, options.steps or 8)), flush=True)
 
 
 if __name__ == "__main__":
