@@ -47,6 +47,28 @@ def test_a_run_killed_in_and_around_saves_loses_only_steps_since(runs, documents
     assert max(runs.checkpoints("run")) == 240
 
 
+def test_a_run_killed_around_local_saves_goes_on_from_the_newest(runs, documents, tmp_path) -> None:
+    local = {"local_checkpoint_directory": tmp_path / "ssd", "local_checkpoint_period": 1}
+    keys = data(documents) | {"steps": 120, "checkpoint_period": 30, **SAVES, **local}
+    want = runs.fresh("straight", **keys | {"run_name": "straight"})
+    draw = random.Random(5)
+    folders = [tmp_path / "ssd" / "run", runs.output / "run" / "checkpoints"]
+    newest = 0
+    for _ in range(5):
+        process = runs.start("run", **keys)
+        wait_for_line(runs, process, newest + 1)
+        time.sleep(draw.uniform(0, 0.3))
+        assert process.poll() is None, "the run must not be done before the last kill"
+        os.killpg(process.pid, signal.SIGKILL)
+        out, _ = process.communicate()
+        assert newest == 0 or f"resumed from step {newest} " in out
+        names = [path.name for folder in folders if folder.exists() for path in folder.iterdir()]
+        newest = max((int(name) for name in names if name.isdecimal()), default=0)
+    assert runs.fresh("run", **keys) == want
+    assert [path.name for path in folders[0].iterdir()] == ["119"]
+    assert runs.checkpoints("run") == [60, 90, 120]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_once_and_the_run_goes_on_equal(
