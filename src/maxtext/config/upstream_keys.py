@@ -4,6 +4,7 @@ INSTEAD = {
     # upstream MaxText
     "adamw_mask": "leave it out: norms and biases are not decayed, all else is",
     "attention_type": "leave it out: sliding_window_size and decoder_block say it",
+    "chat_template_path": "use chat_template",
     "context": "use attention_out",
     "custom_mesh": "use custom_mesh_and_rule",
     "dataset_name": "use hf_path with dataset_type=hf, or grain_train_files",
@@ -19,6 +20,7 @@ INSTEAD = {
     "enable_autocheckpoint": "leave it out: SIGTERM saves a checkpoint",
     "enable_continuous_checkpointing": "use checkpoint_period, or local_checkpoint_period",
     "global_rope_max_timescale": "use rope_max_timescale",
+    "hf_access_token": "set the environment variable HF_TOKEN",
     "hardware": "set the environment variable JAX_PLATFORMS=cpu, cuda or tpu",
     "hide_profiler_step_metric": "leave it out: tracing is no part of a step's time",
     "ici_fsdp_transpose_parallelism": "use ici_fsdp_parallelism and a rule that splits the axis",

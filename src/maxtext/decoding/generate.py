@@ -54,7 +54,8 @@ class Generator:
         row = np.zeros(length, np.int32)
         row[: len(tokens)] = tokens
         new: list[int] = []
-        shown = ""
+        # Decoded alone, the new tokens could lack the space that they begin with.
+        shown = len(self.tokenizer.decode(tokens))
         with use_layout(self.layout):
             step = jax.jit(self._step)
             while len(new) < decode.max_new_tokens:
@@ -65,10 +66,10 @@ class Generator:
                 new.append(token)
                 row[count] = token
                 # A character may take several tokens; half of one decodes to U+FFFD.
-                text = self.tokenizer.decode(new).rstrip("\ufffd")
-                yield text[len(shown) :]
-                shown = text
-        yield self.tokenizer.decode(new)[len(shown) :]
+                text = self.tokenizer.decode([*tokens, *new]).rstrip("\ufffd")
+                yield text[shown:]
+                shown = max(shown, len(text))
+        yield self.tokenizer.decode([*tokens, *new])[shown:]
 
     def _tokens(self, prompt: str) -> list[int]:
         """Ids of the prompt, BOS before them where `add_bos` asks for it."""
