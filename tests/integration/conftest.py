@@ -133,3 +133,24 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
+
+
+@pytest.fixture
+def refused(runs, capsys):
+    """The error of a run that has to end with code 2 before it writes anything."""
+
+    def refused(**keys):
+        before = sorted(runs.folder.rglob("*"))
+        code = runs.code(
+            "bad", run_name="bad", enable_checkpointing=True, enable_tensorboard=True, **keys
+        )
+        err = capsys.readouterr().err
+        assert code == 2, err
+        assert err.startswith("error: ")
+        assert err.count("error: ") == 1, err
+        assert err.count("\n") <= 2, err
+        assert "Traceback" not in err
+        assert sorted(runs.folder.rglob("*")) == before
+        return err
+
+    return refused

@@ -115,6 +115,26 @@ def test_without_the_package_the_error_says_what_to_install(make, monkeypatch):
         make(hf_path="json")
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_chats_of_a_data_set_count_answers_alone(make, tmp_path, streaming):
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": talk, "id": 5}) + "\n")
+    (tmp_path / "t.jinja").write_text(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    (batch,) = make(
+        hf_path="json",
+        hf_train_files=str(tmp_path / "chats.jsonl"),
+        hf_streaming=streaming,
+        use_sft=True,
+        train_data_columns=("messages",),
+        chat_template=str(tmp_path / "t.jinja"),
+    )
+    assert bytes(batch.targets[batch.counts].tolist()) == b"ho;"
+    assert bytes(batch.inputs[batch.segments != 0].tolist()) == b"[user]hi;[assistant]ho"
+
+
 STREAMS = [
     {"hf_path": "folder", "hf_streaming": True, "grain_shuffle_buffer_size": 7},
     {"hf_path": "saved", "hf_streaming": True, "grain_shuffle_buffer_size": 100},

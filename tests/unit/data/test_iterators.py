@@ -306,36 +306,3 @@ def test_committed_text_loses_no_character(make):
     lines = path.read_bytes().splitlines()
     want = b"".join(json.loads(line)["text"].encode()[1:] + b"\xff" for line in lines)
     assert bytes(targets_of(iterator).tolist()) == want
-
-
-def test_synthetic_rows_do_not_depend_on_the_number_of_processes(make):
-    keys = {"dataset_type": "synthetic"}
-    whole = list(itertools.islice(make(rows=6, **keys), 3))
-    halves = [make(rows=3, shard=Shard(index, 2), **keys) for index in (0, 1)]
-    for batch in whole:
-        parts = [next(half) for half in halves]
-        np.testing.assert_array_equal(np.concatenate([one.inputs for one in parts]), batch.inputs)
-    assert len(set(digests(iter(whole)))) == 3
-
-
-def test_synthetic_batches_are_full_within_the_vocabulary_and_each_target_follows(make):
-    batch = next(make(dataset_type="synthetic", vocab_size=11))
-    assert (batch.segments == 1).all()
-    assert (batch.positions == np.arange(32)).all()
-    np.testing.assert_array_equal(batch.inputs[:, 1:], batch.targets[:, :-1])
-    assert set(np.unique(batch.targets)) == set(range(11))
-
-
-def test_synthetic_streams_go_on_from_a_state_and_differ_by_seed_and_purpose(make):
-    keys = {"dataset_type": "synthetic"}
-    iterator = make(**keys)
-    digests(iterator, 2)
-    state = json.loads(json.dumps(iterator.get_state()))
-    again = make(**keys)
-    again.set_state(state)
-    assert digests(again, 3) == digests(iterator, 3)
-    iterator.reset()
-    streams = [iterator, make(data_shuffle_seed=1, **keys), make(evaluate=True, **keys)]
-    assert len({digests(one, 1)[0] for one in streams}) == 3
-    with pytest.raises(ValueError, match="data_shuffle_seed: saved 0, now 1"):
-        streams[1].set_state(state)
