@@ -348,6 +348,14 @@ def test_every_mesh_takes_the_same_step_and_keeps_the_same_state(kind: str) -> N
         )
 
 
+def test_splitting_the_state_over_data_changes_no_bit_of_adamw() -> None:
+    split, whole = (
+        named_leaves(one_update(tiny_setup(*argv, devices=8))) for argv in (OVER_DATA, MESH)
+    )
+    for name, leaf in whole.items():
+        np.testing.assert_array_equal(split[name], leaf, err_msg=name)
+
+
 def one_update(setup) -> Any:
     """Weights and state after a step whose gradient is drawn, all of them on the setup's mesh."""
     state, step = start_state(setup), setup.train_step()
