@@ -229,9 +229,10 @@ def optimizer_shardings(opt_state: Any, params: Any, layout: Layout, *, over_dat
 
 def _moved(params: Any, steps: Any, rate: jax.Array, weight_decay: float) -> Any:
     def one(weight: jax.Array, step: jax.Array, decays: bool) -> jax.Array:
+        wide = weight.astype(jnp.float32)
         if decays and weight_decay:
-            step = step + weight_decay * weight
-        return (weight - rate * step).astype(weight.dtype)
+            step = step + weight_decay * wide
+        return (wide - rate * step).astype(weight.dtype)
 
     return jax.tree.map(one, params, steps, decay_mask(params))
 

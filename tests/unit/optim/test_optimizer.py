@@ -296,6 +296,20 @@ def test_moments_have_the_types_that_are_asked_for(
         assert types == {dtype}, moment
 
 
+def test_the_update_of_narrow_weights_is_reckoned_in_float32_and_rounded_once() -> None:
+    chain = make("opt_type=sgd", "sgd_weight_decay=0.1", "gradient_clipping_threshold=0")
+    weights, grads = jax.tree.map(jnp.bfloat16, draw(0)), float32(draw(1))
+    rate, loss = jnp.float32(0.3), jnp.float32(1.0)
+    got = chain.update(grads, chain.init(weights), weights, rate=rate, loss=loss).params
+    for name, leaf in named_leaves(got).items():
+        before = np.asarray(named_leaves(weights)[name], np.float64)
+        decay = 0.1 * before if name.split("/")[-1] in ("kernel", "embedding") else 0.0
+        want = before - 0.3 * (np.asarray(named_leaves(grads)[name], np.float64) + decay)
+        assert leaf.dtype == jnp.bfloat16
+        wrong = np.asarray(leaf, np.float32) != want.astype(np.float32).astype(jnp.bfloat16)
+        assert wrong.mean() < 0.02, name
+
+
 def test_the_norm_of_narrow_weights_is_not_narrow() -> None:
     tree = {"a": jnp.full((1000,), 1.0, jnp.bfloat16), "b": jnp.full((7,), 1e20, jnp.bfloat16)}
     assert global_norm({"a": tree["a"]}) == pytest.approx(np.sqrt(1000), rel=1e-6)
