@@ -27,12 +27,12 @@ def main(argv: Sequence[str]) -> int:
     if importlib.util.find_spec("matplotlib") is None:
         parser.error("plots need matplotlib: pip install 'maxtext[plot]'")
     # Imported here: they take time that help and errors need not wait for.
-    from maxtext.metrics.curves import read_run
+    from maxtext.metrics.curves import read_run, run_names
     from maxtext.metrics.figure import draw
 
     try:
         paths = [Path(os.path.expanduser(run)) for run in options.runs]
-        draw(dict(zip(_names(paths), map(read_run, paths), strict=True)), out)
+        draw(dict(zip(run_names(paths), map(read_run, paths), strict=True)), out)
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")
         return _BAD_INPUT
@@ -42,16 +42,6 @@ def main(argv: Sequence[str]) -> int:
     with whole_stdout():
         print(f"written to {out}", flush=True)
     return 0
-
-
-def _names(paths: list[Path]) -> list[str]:
-    """What the runs are called: as short as tells them apart."""
-    parts = [path.absolute().with_suffix("").parts for path in paths]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(one[-depth:]) for one in parts]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{path} ({number})" for number, path in enumerate(paths, start=1)]
 
 
 if __name__ == "__main__":

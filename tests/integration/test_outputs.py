@@ -27,13 +27,6 @@ def eval_loss(runs, step):
     return json.loads(file.read_text())["eval_loss"]
 
 
-def test_a_checkpoint_knows_the_loss_of_the_evaluation_at_its_step(runs) -> None:
-    runs.here("run", steps=6, **SAVES | EVALUATES | {"checkpoint_period": 3, "eval_interval": 6})
-    (evaluation,) = runs.evaluations("run")
-    assert runs.checkpoints("run") == [3, 6]
-    assert (eval_loss(runs, 3), eval_loss(runs, 6)) == (None, evaluation["eval/avg_loss"])
-
-
 @pytest.mark.slow
 def test_the_best_checkpoint_stays_over_a_resume(runs) -> None:
     # A rate this high makes everything worse than it was.
@@ -112,11 +105,15 @@ def test_a_run_that_is_done_compiles_nothing(runs, capsys, monkeypatch) -> None:
     assert len(goodput(runs)) == 1
 
 
-def test_the_time_of_a_run_is_told_in_parts_that_make_up_the_whole(runs, capsys) -> None:
-    runs.here("run", **SAVES | EVALUATES)
+def test_a_run_knows_the_loss_at_each_checkpoint_and_what_its_time_went_to(runs, capsys) -> None:
+    keys = SAVES | EVALUATES | {"checkpoint_period": 3, "eval_interval": 6}
+    runs.here("run", steps=6, **keys)
+    (evaluation,) = runs.evaluations("run")
+    assert runs.checkpoints("run") == [3, 6]
+    assert (eval_loss(runs, 3), eval_loss(runs, 6)) == (None, evaluation["eval/avg_loss"])
     (record,) = goodput(runs)
     assert_is_whole(record)
-    assert record["step"] == 4
+    assert record["step"] == 5
     for part in ("steps", "compilation", "checkpoint", "evaluation"):
         assert record[f"goodput/{part}"] > 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("goodput")]

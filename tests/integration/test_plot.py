@@ -45,13 +45,6 @@ def test_runs_become_one_picture(tmp_path, capsys) -> None:
                 assert near[rows, columns].any()
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path) -> None:
-    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
-    assert plot._names(paths) == ["a/run", "b/run"]
-    assert plot._names([paths[0], tmp_path / "c.jsonl"]) == ["run", "c"]
-    assert len(set(plot._names([paths[0], paths[0]]))) == 2
-
-
 BAD = {
     "no run": ("", "are required: RUN"),
     "a run that is not there": ("gone", "gone: there is no such file or folder"),

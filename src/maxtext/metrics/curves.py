@@ -3,7 +3,7 @@
 import itertools
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
@@ -52,6 +52,16 @@ def pieces(curve: Curve) -> list[tuple[list[int], list[float]]]:
     ends = [n + 1 for n, gap in enumerate(gaps) if gap > most] + [len(steps)]
     parts = [steps[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return [(part, [curve[step] for step in part]) for part in parts]
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """What the runs are called: as short as tells them apart."""
+    parts = [path.absolute().with_suffix("").parts for path in paths]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(one[-depth:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path} ({number})" for number, path in enumerate(paths, start=1)]
 
 
 def _files(path: Path) -> list[Path]:

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from maxtext.config.load import load
-from maxtext.metrics.curves import pieces, read_run
+from maxtext.metrics.curves import pieces, read_run, run_names
 from maxtext.metrics.step_log import EvalRecord, StepLog, StepRecord, Workload
 
 WORKLOAD = Workload(steps=100, tokens_per_device=8.0, flops_per_device=1.0, peak_flops=None)
@@ -87,3 +87,10 @@ def test_a_curve_is_cut_where_steps_are_missing() -> None:
     assert len(pieces(dict.fromkeys((199, 399, 799, 999, 1010), 1.0))) == 1
     assert pieces({7: 1.0}) == [([7], [1.0])]
     assert pieces({}) == [([], [])]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path) -> None:
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    assert run_names(paths) == ["a/run", "b/run"]
+    assert run_names([paths[0], tmp_path / "c.jsonl"]) == ["run", "c"]
+    assert len(set(run_names([paths[0], paths[0]]))) == 2
