@@ -161,13 +161,13 @@ def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(runs) -
 def test_two_processes_resume_from_the_local_checkpoint_or_the_one_before(runs, tmp_path) -> None:
     local = {"local_checkpoint_directory": tmp_path / "ssd", "local_checkpoint_period": 1}
     keys = SAVES | local | {"checkpoint_period": 4, "learning_rate_schedule_steps": 8}
-    two_processes(runs, "run", steps=5, save_checkpoint_on_completion=False, **keys)
+    two_processes(runs, "run", steps=6, save_checkpoint_on_completion=False, **keys)
     assert runs.checkpoints("run") == [4]
     assert [path.name for path in (tmp_path / "ssd" / "run").iterdir()] == ["5"]
     want = runs.steps("run")
     (tmp_path / "ssd" / "run" / "5" / "state" / "manifest.ocdbt").unlink()
-    two_processes(runs, "run", steps=6, save_checkpoint_on_completion=False, **keys)
-    assert runs.steps("run")[:5] == want
+    two_processes(runs, "run", steps=7, save_checkpoint_on_completion=False, **keys)
+    assert runs.steps("run")[:6] == want
     assert runs.checkpoints("run") == [4]
     assert [path.name for path in (tmp_path / "ssd" / "run").iterdir()] == ["6"]
     assert [path.name for path in (tmp_path / "ssd" / "run_set_aside").iterdir()] == ["5"]

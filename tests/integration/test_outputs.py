@@ -47,10 +47,10 @@ def test_a_run_goes_on_from_the_local_checkpoint_where_that_is_newer(runs, capsy
     keys = SAVES | local | {"learning_rate_schedule_steps": 9}
     runs.here("run", steps=7, save_checkpoint_on_completion=False, **keys)
     assert runs.checkpoints("run") == [4]
-    assert [path.name for path in (runs.folder / "ssd" / "run").iterdir()] == ["7"]
+    assert [path.name for path in (runs.folder / "ssd" / "run").iterdir()] == ["6"]
     capsys.readouterr()
     assert runs.here("run", steps=9, **keys) == want
-    assert "resumed from step 7" in capsys.readouterr().out
+    assert "resumed from step 6" in capsys.readouterr().out
     assert runs.checkpoints("run") == [4, 8, 9]
 
 
@@ -59,14 +59,14 @@ def test_a_damaged_local_checkpoint_costs_the_steps_since_the_other(runs, capsys
     local = {"local_checkpoint_directory": runs.folder / "ssd", "local_checkpoint_period": 1}
     keys = SAVES | local | {"learning_rate_schedule_steps": 9}
     runs.here("run", steps=7, save_checkpoint_on_completion=False, **keys)
-    (runs.folder / "ssd" / "run" / "7" / "state" / "manifest.ocdbt").unlink()
+    (runs.folder / "ssd" / "run" / "6" / "state" / "manifest.ocdbt").unlink()
     capsys.readouterr()
     steps = runs.here("run", steps=9, **keys)
     out = capsys.readouterr().out
-    assert "checkpoint step 7 in" in out
+    assert "checkpoint step 6 in" in out
     assert out.count("looking for another one") == 1
     assert "resumed from step 4" in out
-    assert "set aside newer steps: 7" in out
+    assert "set aside newer steps: 6" in out
     assert [step["step"] for step in steps] == list(range(9))
 
 

@@ -109,12 +109,14 @@ def _take_step(run: Run, step_fn: StepFn, loaded: Loaded, *, source_tokens: dict
 def _after_step(run: Run, interrupt: Interrupt) -> None:
     """Evaluates and saves where it is time."""
     training, checkpoint = run.setup.config.training, run.setup.config.checkpoint
-    interval, last = training.eval_interval, run.step == training.steps
+    interval, local_period = training.eval_interval, checkpoint.local_checkpoint_period
+    last = run.step == training.steps
     if last or (interval > 0 and run.step % interval == 0):
         _evaluate(run, interrupt)
     if run.store is not None and run.step % checkpoint.checkpoint_period == 0:
         _save(run, run.store)
-    elif run.local_store is not None and run.step % checkpoint.local_checkpoint_period == 0:
+    # The last step is for the other one: a run that finds it here would call itself done.
+    elif run.local_store is not None and run.step % local_period == 0 and not last:
         _save(run, run.local_store)
 
 
