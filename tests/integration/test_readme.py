@@ -13,6 +13,9 @@ from maxtext.config.cli import run_main
 from maxtext.config.flat import flatten
 from maxtext.config.keys import keys
 from maxtext.config.load import Loaded
+from maxtext.config.trained import find_model, model_source, read_model
+from maxtext.conversion.byte_tokenizer import write_byte_tokenizer
+from maxtext.conversion.side_files import write_config
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -67,6 +70,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def call(program: str, *argv: str) -> int:
     """What `python -m program` returns before it would run, and leaves the checkpoint it would."""
+    if program == "maxtext.convert":
+        leave_converted(*argv)
+        return 0
     decodes = program == "maxtext.decode"
     assert decodes or program == "maxtext.train", program
 
@@ -79,6 +85,23 @@ def call(program: str, *argv: str) -> int:
             (step / "config" / "metadata").write_text(json.dumps(flatten(config)))
 
     return run_main(argv, run, program=program, model_from_checkpoint=decodes, environ={})
+
+
+def leave_converted(verb: str, source: str, out: str) -> None:
+    """Leaves what a conversion writes beside the weights."""
+    found = find_model(source)
+    assert found is not None, source
+    model = read_model(model_source(found))
+    assert not Path(out).exists(), out
+    if verb == "to_hf":
+        Path(out).mkdir()
+        write_byte_tokenizer(Path(out), add_bos=True)
+        write_config(Path(out), model, dtypes={"float32"})
+    else:
+        assert verb == "from_hf"
+        (Path(out) / "0" / "config").mkdir(parents=True)
+        flat = model.model_dump(mode="json", by_alias=True) | {"tokenizer_type": "byte"}
+        (Path(out) / "0" / "config" / "metadata").write_text(json.dumps(flat))
 
 
 def recorded(folder: Path) -> list[list[str]]:

@@ -15,7 +15,9 @@ from maxtext.config.flat import flat_source
 from maxtext.config.huggingface import Object, adds_bos, huggingface_source, model_settings
 from maxtext.config.load import load
 from maxtext.config.schema import ModelConfig
+from maxtext.config.sources import Source
 from maxtext.config.trained import SIDE_FILES, model_source, read_model
+from maxtext.conversion.byte_tokenizer import write_byte_tokenizer
 from maxtext.conversion.errors import ConversionError
 from maxtext.conversion.gguf import GGUFModel
 from maxtext.conversion.hub import local_folder
@@ -96,9 +98,6 @@ def to_hf(source: str, out: Path) -> None:
     stored = model_source(weights.folder)
     model = read_model(stored)
     tensors = planned(model, weights)
-    side = None
-    if "tokenizer_type" in stored.settings and stored.settings["tokenizer_type"].value != "byte":
-        side = Path(os.path.expanduser(stored.settings["tokenizer_path"].text))
     with whole_folder(out) as made:
         writer = FolderWriter(made, tensors)
         with contextlib.closing(writer), _progress(weights) as bar:
@@ -106,9 +105,8 @@ def to_hf(source: str, out: Path) -> None:
                 writer.write(name, numbers)
                 bar.update(numbers.nbytes)
             writer.finish()
-        write_config(made, model, dtypes={str(one.dtype) for one in tensors.values()}, side=side)
-        if side is not None:
-            copy_side_files(side, made)
+        _write_tokenizer(made, stored)
+        write_config(made, model, dtypes={str(one.dtype) for one in tensors.values()})
 
 
 @contextlib.contextmanager
@@ -149,6 +147,17 @@ def _write(folder: Path, weights: Weights, model: ModelConfig, *, tokenizer: Obj
                 at += len(piece)
                 bar.update(piece.nbytes)
         writer.finish({**model.model_dump(mode="json", by_alias=True), **tokenizer})
+
+
+def _write_tokenizer(folder: Path, stored: Source) -> None:
+    """Writes the files of the tokenizer that is stored with weights, where it is known."""
+    kind, path, add_bos = (
+        stored.settings.get(key) for key in ("tokenizer_type", "tokenizer_path", "add_bos")
+    )
+    if kind is not None and kind.value == "byte":
+        write_byte_tokenizer(folder, add_bos=add_bos is None or add_bos.value is True)
+    elif path is not None:
+        copy_side_files(Path(os.path.expanduser(path.text)), folder)
 
 
 def _side_folder(folder: Path) -> Path:

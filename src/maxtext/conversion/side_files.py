@@ -38,22 +38,21 @@ def copy_side_files(source: Path, target: Path) -> None:
             shutil.copyfile(folder / name, target / name)
 
 
-def write_config(folder: Path, model: ModelConfig, *, dtypes: set[str], side: Path | None) -> None:
-    """Writes config.json, and generation_config.json where `side` has none.
+def write_config(folder: Path, model: ModelConfig, *, dtypes: set[str]) -> None:
+    """Writes config.json in the place of any that is there, and generation_config.json if none is.
 
     Args:
-        folder: Where.
+        folder: Where the tokenizer's files are.
         model: The model.
         dtypes: Types of the weights.
-        side: The tokenizer's folder.
 
     Raises:
         ConfigError: Hugging Face has no such model.
     """
     dtype = "float32" if len(dtypes) > 1 else next(iter(dtypes))
-    tokens = token_ids(side) if side is not None else {}
+    tokens = token_ids(folder)
     write_json(folder / CONFIG, {**config_json(model), **tokens, "torch_dtype": dtype})
-    if side is None or not (side / GENERATION_CONFIG).is_file():
+    if not (folder / GENERATION_CONFIG).is_file():
         write_json(folder / GENERATION_CONFIG, {"_from_model_config": True, **tokens})
 
 

@@ -9,13 +9,18 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
+import tokenizers
 
 from hf_folder import LLAMA, random_tensors, write_folder
 from maxtext import convert
 from maxtext.checkpoint.pieces import WeightsWriter
+from maxtext.config.huggingface import adds_bos
 from maxtext.conversion import commands
+from maxtext.conversion.byte_tokenizer import write_byte_tokenizer
 from maxtext.conversion.errors import ConversionError
 from maxtext.conversion.safetensors_writer import FolderWriter
+from maxtext.conversion.side_files import token_ids
+from maxtext.data.tokenizer import ByteTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +107,6 @@ def test_the_config_of_a_run_that_went_on_from_converted_weights(
     (tmp_path / "tokenizer").mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "tokenizer" / name).write_bytes((side / name).read_bytes())
-    from maxtext.conversion.side_files import token_ids
-
     assert token_ids(side) == {
         "bos_token_id": 256,
         "eos_token_id": [257, 258],
@@ -114,6 +117,20 @@ def test_the_config_of_a_run_that_went_on_from_converted_weights(
         "eos_token_id": 257,
         "pad_token_id": None,
     }
+
+
+def test_the_byte_tokenizer_has_the_same_ids_there(tmp_path: Path) -> None:
+    for add_bos in (True, False):
+        write_byte_tokenizer(tmp_path, add_bos=add_bos)
+        theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        ours = ByteTokenizer()
+        text = "".join(map(chr, range(0x3000))) + " \r\n  \U0001f600"
+        before = [ours.bos_id] * add_bos
+        assert theirs.encode(text).ids == [*before, *ours.encode(text)]
+        assert theirs.decode(ours.encode(text)) == text
+        ids = {"bos_token_id": 254, "eos_token_id": 255, "pad_token_id": 253}
+        assert token_ids(tmp_path) == ids
+        assert adds_bos(tmp_path) is add_bos
 
 
 def test_a_name_on_the_hub_is_downloaded(
