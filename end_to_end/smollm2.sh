@@ -67,10 +67,13 @@ train forward load_parameters_path="$out/hf" learning_rate=0 steps=1
 import json
 import sys
 
-tuned, forward = (
-    [json.loads(line)["loss"] for line in open(f"{sys.argv[1]}/{name}.jsonl")]
-    for name in ("tuned", "forward")
-)
+
+def losses(name):
+    lines = map(json.loads, open(f"{sys.argv[1]}/{name}.jsonl"))
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+tuned, forward = losses("tuned"), losses("forward")
 first, last = sum(tuned[:5]) / 5, sum(tuned[-5:]) / 5
 print(f"loss of the first five steps {first:.3f}, of the last five {last:.3f}")
 assert last < first - 0.1, "the loss did not fall"

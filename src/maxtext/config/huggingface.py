@@ -1,19 +1,17 @@
 """A Hugging Face `config.json` as the keys of a model, and back."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 from maxtext.config.errors import ConfigError, Origin, Problem
 from maxtext.config.flat import flat_source
-from maxtext.config.huggingface_rope import Object, rope_json, rope_settings
+from maxtext.config.huggingface_files import CONFIG, Object, adds_bos, read_object
+from maxtext.config.huggingface_rope import rope_json, rope_settings
 from maxtext.config.schema import ModelConfig
 from maxtext.config.sources import Source
 from maxtext.config.values import Json, value_text
-
-CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,55 +213,6 @@ def config_json(model: ModelConfig) -> Object:
         **_attention_json(model, family),
         **rope_json(model),
     }
-
-
-def adds_bos(folder: Path) -> bool:
-    """Whether a folder's tokenizer puts BOS before a text.
-
-    Raises:
-        ConfigError: A file cannot be read.
-    """
-    asked = read_object(folder / TOKENIZER_CONFIG, missing={}).get("add_bos_token")
-    if isinstance(asked, bool):
-        return asked
-    processor = read_object(folder / TOKENIZER, missing={}).get("post_processor")
-    parts: list[Json] = [processor]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, dict):
-            single = part.get("single")
-            if isinstance(single, list) and single and isinstance(single[0], dict):
-                return "SpecialToken" in single[0]
-            inner = part.get("processors")
-            parts += inner if isinstance(inner, list) else []
-    return False
-
-
-def read_object(file: Path, *, missing: Object | None = None) -> Object:
-    """A JSON object in a file.
-
-    Args:
-        file: The file.
-        missing: What to return where there is no file; None makes that an error.
-
-    Raises:
-        ConfigError: The file cannot be read, or holds something else.
-    """
-    origin = Origin("checkpoint", str(file))
-    try:
-        value = cast(Json, json.loads(file.read_bytes()))
-    except FileNotFoundError as error:
-        if missing is not None:
-            return missing
-        raise ConfigError([Problem("", "there is no such file", origin=origin)]) from error
-    except OSError as error:
-        message = f"cannot be read: {error.strerror or error}"
-        raise ConfigError([Problem("", message, origin=origin)]) from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError([Problem("", "is not JSON", origin=origin)]) from error
-    if not isinstance(value, dict):
-        raise ConfigError([Problem("", "is no JSON object", origin=origin)])
-    return value
 
 
 def _family(config: Object, origin: Origin) -> Family:

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import cast
 
 from maxtext.config.errors import ConfigError, Origin, Problem
+from maxtext.config.huggingface_files import Object
 from maxtext.config.schema import ModelConfig
 from maxtext.config.values import Json, value_text
-
-type Object = dict[str, Json]
 
 _LLAMA3 = {
     "rope_factor": "factor",

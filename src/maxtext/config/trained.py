@@ -8,7 +8,8 @@ from typing import cast
 from maxtext.config import architecture
 from maxtext.config.errors import ConfigError, Origin, Problem
 from maxtext.config.flat import build, flat_source
-from maxtext.config.huggingface import CONFIG, huggingface_source
+from maxtext.config.huggingface import huggingface_source
+from maxtext.config.huggingface_files import CONFIG
 from maxtext.config.keys import keys
 from maxtext.config.schema import ModelConfig
 from maxtext.config.sources import Setting, Source, file_source

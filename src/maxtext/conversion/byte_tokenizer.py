@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import pre_tokenizers
 
-from maxtext.config.huggingface import TOKENIZER, TOKENIZER_CONFIG
+from maxtext.config.huggingface_files import TOKENIZER, TOKENIZER_CONFIG
 from maxtext.conversion.side_files import write_json
 from maxtext.data.tokenizer import ByteTokenizer
 

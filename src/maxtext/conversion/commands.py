@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from maxtext.checkpoint.pieces import WeightsReader, WeightsWriter
 from maxtext.config.flat import flat_source
-from maxtext.config.huggingface import Object, adds_bos, huggingface_source, model_settings
+from maxtext.config.huggingface import huggingface_source, model_settings
+from maxtext.config.huggingface_files import Object, adds_bos
 from maxtext.config.load import load
 from maxtext.config.schema import ModelConfig
 from maxtext.config.sources import Source

@@ -15,8 +15,9 @@ import numpy as np
 
 from maxtext.checkpoint.errors import brief
 from maxtext.config.errors import Origin
-from maxtext.config.huggingface import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Json, Object
+from maxtext.config.huggingface_files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Object
 from maxtext.config.schema import ModelConfig
+from maxtext.config.values import Json
 from maxtext.conversion.errors import ConversionError
 from maxtext.conversion.gguf_tokenizer import tokenizer_config, tokenizer_json
 from maxtext.conversion.side_files import write_json

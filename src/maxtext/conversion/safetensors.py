@@ -13,7 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from maxtext.config.huggingface import read_object
+from maxtext.config.huggingface_files import read_object
 from maxtext.conversion.errors import ConversionError
 
 INDEX = "model.safetensors.index.json"

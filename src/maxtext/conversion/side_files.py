@@ -4,12 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-from maxtext.config.huggingface import (
+from maxtext.config.huggingface import config_json
+from maxtext.config.huggingface_files import (
     CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
     Object,
-    config_json,
     read_object,
 )
 from maxtext.config.schema import ModelConfig

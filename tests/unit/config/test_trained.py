@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from maxtext.config.errors import ConfigError
-from maxtext.config.huggingface import adds_bos
+from maxtext.config.huggingface_files import adds_bos
 from maxtext.config.load import load
 from maxtext.config.trained import find_model, model_source, step_folder
 

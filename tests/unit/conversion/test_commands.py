@@ -14,7 +14,7 @@ import tokenizers
 from hf_folder import LLAMA, random_tensors, write_folder
 from maxtext import convert
 from maxtext.checkpoint.pieces import WeightsWriter
-from maxtext.config.huggingface import adds_bos
+from maxtext.config.huggingface_files import adds_bos
 from maxtext.conversion import commands
 from maxtext.conversion.byte_tokenizer import write_byte_tokenizer
 from maxtext.conversion.errors import ConversionError

@@ -11,7 +11,8 @@ import tokenizers
 
 from hf_folder import LLAMA, random_tensors, read_folder, write_folder
 from maxtext.config.flat import flat_source
-from maxtext.config.huggingface import adds_bos, huggingface_source, model_settings
+from maxtext.config.huggingface import huggingface_source, model_settings
+from maxtext.config.huggingface_files import adds_bos
 from maxtext.config.trained import read_model
 from maxtext.conversion import commands
 from maxtext.conversion.errors import ConversionError
