@@ -54,7 +54,7 @@ def test_a_run_killed_around_local_saves_goes_on_from_the_newest(runs, documents
     draw = random.Random(5)
     folders = [tmp_path / "ssd" / "run", runs.output / "run" / "checkpoints"]
     newest = 0
-    for _ in range(5):
+    for _ in range(3):
         process = runs.start("run", **keys)
         wait_for_line(runs, process, newest + 1)
         time.sleep(draw.uniform(0, 0.3))
