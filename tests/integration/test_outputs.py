@@ -121,6 +121,14 @@ def test_a_run_knows_the_loss_at_each_checkpoint_and_what_its_time_went_to(runs,
     assert sum(float(part.split()[-2]) for part in parts) == pytest.approx(100, abs=1e-6)
 
 
+def test_the_time_of_steps_holds_all_of_each_step_the_last_one_too(runs) -> None:
+    runs.here("run", steps=2)
+    (record,) = goodput(runs)
+    lines = map(json.loads, (runs.folder / "run.jsonl").read_text().splitlines())
+    steps = sum(line["seconds"] for line in lines if "loss" in line)
+    assert 0 < steps <= record["goodput/steps"] * record["goodput/total_seconds"]
+
+
 def test_a_trace_holds_the_steps_asked_for(runs, capsys) -> None:
     keys = {"profiler": "xplane", "skip_first_n_steps_for_profiler": 2, "profiler_steps": 2}
     runs.here("run", run_name="run", **keys)

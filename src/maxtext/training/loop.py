@@ -77,6 +77,8 @@ def _run_steps(run: Run, step_fn: StepFn, interrupt: Interrupt) -> None:
             while run.step < steps and (loaded := feed.next(done=run.step)) is not None:
                 _take_step(run, step_fn, loaded, source_tokens=feed.tokens)
                 _after_step(run, interrupt)
+            # Here, so that the time of the last step counts as a step's.
+            run.recorder.flush()
             run.profiler.end(run.step)
     except ConfigError:
         # Data turned bad; the steps before it are sound.
