@@ -49,6 +49,7 @@ BAD = {
     "no run": ("", "are required: RUN"),
     "a run that is not there": ("gone", "gone: there is no such file or folder"),
     "a folder of something else": ("empty", "holds no metrics file"),
+    "a folder of several runs": (".", "good.jsonl, new.jsonl, notes.jsonl, odd.jsonl; name the"),
     "a file of something else": ("notes.jsonl", "notes.jsonl, line 1: something else"),
     "a line without a step": ("odd.jsonl", "odd.jsonl, line 2: something else"),
     "no TensorBoard file": ("events.out.tfevents.1.host", "something else than TensorBoard's"),

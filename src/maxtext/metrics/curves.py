@@ -35,8 +35,12 @@ def read_run(path: Path) -> dict[str, Curve]:
     files = _files(path)
     if not files:
         raise ValueError(f"{path}: holds no metrics file (*.jsonl) and no TensorBoard files")
+    is_board = ".tfevents." in files[0].name
+    if len(files) > 1 and not is_board:
+        names = ", ".join(file.name for file in files)
+        raise ValueError(f"{path}: holds several metrics files, {names}; name the one of the run")
     try:
-        curves = _read_boards(files) if ".tfevents." in files[0].name else _read_lines(files)
+        curves = _read_boards(files) if is_board else _read_lines(files[0])
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if not curves:
@@ -77,15 +81,14 @@ def _files(path: Path) -> list[Path]:
     return []
 
 
-def _read_lines(files: Iterable[Path]) -> dict[str, Curve]:
+def _read_lines(file: Path) -> dict[str, Curve]:
     curves: dict[str, Curve] = {}
-    for file in files:
-        *whole, torn = file.read_text("utf-8", errors="replace").split("\n")
-        # A run that was killed may leave its last line half written.
-        for number, line in enumerate([*whole, *filter(_is_whole, [torn])], start=1):
-            step, values = _parsed(line, where=f"{file}, line {number}")
-            for name, value in values.items():
-                curves.setdefault(STEP_TAGS.get(name, name), {})[step] = value
+    *whole, torn = file.read_text("utf-8", errors="replace").split("\n")
+    # A run that was killed may leave its last line half written.
+    for number, line in enumerate([*whole, *filter(_is_whole, [torn])], start=1):
+        step, values = _parsed(line, where=f"{file}, line {number}")
+        for name, value in values.items():
+            curves.setdefault(STEP_TAGS.get(name, name), {})[step] = value
     return curves
 
 
