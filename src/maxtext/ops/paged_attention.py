@@ -1,0 +1,234 @@
+"""Attention of a ragged batch to a paged cache, in plain XLA.
+
+Tokens of all sequences lie flat, one sequence after the other; the keys and values of each lie in
+pages of a cache that all share. What a rank of the batch sees is all there is: these functions know
+no mesh.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from maxtext.ops.attention import (
+    Arithmetic,
+    AttentionPattern,
+    Operands,
+    attend,
+    by_group,
+    by_head,
+)
+from maxtext.parallel.params import pytree
+from maxtext.types import Array, DType, Float, Int
+
+# Tokens of a sequence's cache that are read at once, and queries of a prompt that read them.
+KEY_BLOCK = 128
+QUERY_BLOCK = 64
+_ARITHMETIC = Arithmetic()
+
+
+@pytree
+class Cache:
+    """Keys and values of one layer: the keys of a head are at 0, its values at 1.
+
+    Attributes:
+        values: What is stored, [pages, page_size, kv_heads, 2, head_dim].
+        scales: What int8 numbers are multiplied by; None for other types.
+    """
+
+    values: jax.Array
+    scales: jax.Array | None
+
+
+@pytree
+class Ragged:
+    """Where the tokens of a batch belong. Sequences with a single token come first.
+
+    Of several ranks it holds, in each array, the entries of one after those of the other.
+
+    Attributes:
+        starts: The first token of each sequence; one entry more, which is the end of the last.
+        lengths: Tokens of each sequence up to the last one in this batch, cached ones included.
+        page_table: The pages of each sequence, in order.
+        counts: Sequences of a single token, the same or those with prompts only, and all.
+    """
+
+    starts: Int[Array, " ends"]
+    lengths: Int[Array, " S"]
+    page_table: Int[Array, "S P"]
+    counts: Int[Array, " counts"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Sizes of a cache."""
+
+    pages: int
+    page_size: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Shape of the numbers."""
+        return (self.pages, self.page_size, self.kv_heads, 2, self.head_dim)
+
+    def num_bytes(self, dtype: DType) -> int:
+        """Bytes of all of it."""
+        scale = 4 / self.head_dim if jnp.dtype(dtype) == jnp.int8 else 0
+        return round(math.prod(self.values) * (jnp.dtype(dtype).itemsize + scale))
+
+
+def paged_attention(
+    q: Float[Array, "T H N"],
+    k: Float[Array, "T K N"],
+    v: Float[Array, "T K N"],
+    cache: Cache,
+    ragged: Ragged,
+    *,
+    pattern: AttentionPattern,
+) -> tuple[Float[Array, "T H N"], Cache]:
+    """Writes the new keys and values, then attends causally to all of each sequence.
+
+    Sequences with one token are taken together, the others in blocks of their queries; what there
+    is none of costs nothing, and nothing depends on how much the cache or the table could hold.
+
+    Source: Kwon et al. 2023, arXiv:2309.06180, section 4; Milakov and Gimelshein 2018,
+        arXiv:1805.02867, for the softmax over blocks.
+    """
+    tokens = q.shape[0]
+    sequence, places = token_places(ragged, tokens)
+    cache = _write(cache, jnp.stack([k, v], axis=2), (sequence, places), ragged)
+    rows = min(tokens, ragged.lengths.shape[0])
+    single = jnp.arange(rows) < ragged.counts[0]
+    own = jnp.where(single, places[:rows], -1)
+    out = _attend(q[:rows, None], own[:, None], ragged.page_table[:rows], cache, pattern)[:, 0]
+    return _attend_prompts(q, out, ragged, cache, pattern), cache
+
+
+def token_places(ragged: Ragged, tokens: int) -> tuple[Int[Array, " T"], Int[Array, " T"]]:
+    """The sequence of each token and its place in it, -1 for padding."""
+    token = jnp.arange(tokens)
+    last = ragged.lengths.shape[0] - 1
+    sequence = jnp.searchsorted(ragged.starts[1:], token, side="right", method="compare_all")
+    sequence = jnp.minimum(sequence, last)
+    end = ragged.starts[1:][sequence]
+    places = ragged.lengths[sequence] - end + token
+    real = token < ragged.starts[ragged.counts[2]]
+    return sequence, jnp.where(real, places, -1)
+
+
+def _write(
+    cache: Cache,
+    new: Float[Array, "T K 2 N"],
+    where: tuple[Int[Array, " T"], Int[Array, " T"]],
+    ragged: Ragged,
+) -> Cache:
+    """The cache with the new tokens in their places; those of padding are dropped."""
+    sequence, places = where
+    pages, page_size = cache.values.shape[:2]
+    page = ragged.page_table[sequence, jnp.maximum(places, 0) // page_size]
+    at = (jnp.where(places >= 0, page, pages), places % page_size)
+    if cache.scales is None:
+        new = new.astype(cache.values.dtype)
+        return Cache(values=cache.values.at[at].set(new, mode="drop"), scales=None)
+    largest = jnp.max(jnp.abs(new.astype(jnp.float32)), axis=-1)
+    scales = jnp.maximum(largest, jnp.finfo(jnp.float32).tiny * 127) / 127
+    whole = jnp.round(new.astype(jnp.float32) / scales[..., None]).astype(jnp.int8)
+    return Cache(
+        values=cache.values.at[at].set(whole, mode="drop"),
+        scales=cache.scales.at[at].set(scales, mode="drop"),
+    )
+
+
+def _read(
+    cache: Cache, pages: Int[Array, "R P"], dtype: DType
+) -> tuple[Float[Array, "R S K N"], Float[Array, "R S K N"]]:
+    """Keys and values of whole pages."""
+    found = cache.values[pages]
+    if cache.scales is None:
+        found = found.astype(dtype)
+    else:
+        found = (found * cache.scales[pages][..., None]).astype(dtype)
+    rows, count, page_size, *rest = found.shape
+    found = found.reshape(rows, count * page_size, *rest)
+    return found[:, :, :, 0], found[:, :, :, 1]
+
+
+def _attend(
+    q: Float[Array, "R Q H N"],
+    places: Int[Array, "R Q"],
+    page_table: Int[Array, "R P"],
+    cache: Cache,
+    pattern: AttentionPattern,
+) -> Float[Array, "R Q H N"]:
+    """Attention of queries to the cached tokens up to their own; any number where that is -1."""
+    page_size = cache.values.shape[1]
+    at_once = max(1, min(KEY_BLOCK // page_size, page_table.shape[1]))
+    size = at_once * page_size
+    # Slices that would pass the end are moved back by XLA: a table of whole blocks has none.
+    page_table = jnp.pad(page_table, [(0, 0), (0, -page_table.shape[1] % at_once)])
+    grouped = by_group(q, cache.values.shape[2])
+    window = pattern.window
+    first = jnp.zeros((), jnp.int32)
+    if window is not None:
+        earliest = jnp.where(places >= 0, places, jnp.iinfo(places.dtype).max)
+        first = jnp.maximum(jnp.min(earliest) - window + 1, 0) // size
+
+    def body(index: jax.Array, so_far: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, normalizer = so_far
+        pages = jax.lax.dynamic_slice_in_dim(page_table, index * at_once, at_once, axis=1)
+        k, v = _read(cache, pages, q.dtype)
+        distance = places[:, :, None] - (index * size + jnp.arange(size))
+        seen = distance >= 0
+        if window is not None:
+            seen &= distance < window
+        operands = Operands(grouped, k.swapaxes(1, 2), v.swapaxes(1, 2))
+        added, own = attend(operands, seen, pattern=pattern, arithmetic=_ARITHMETIC)
+        both = jnp.logaddexp(normalizer, own)
+        out = out * jnp.exp(normalizer - both) + added * jnp.exp(own - both)
+        return out.astype(jnp.float32), both
+
+    lowest = jnp.full((*grouped.shape[:-1], 1), jnp.finfo(jnp.float32).min)
+    start = jnp.zeros(grouped.shape, jnp.float32), lowest
+    end = jnp.max(places) // size + 1
+    out, _ = jax.lax.fori_loop(first, jnp.maximum(end, first), body, start)
+    return by_head(out).astype(q.dtype)
+
+
+def _attend_prompts(
+    q: Float[Array, "T H N"],
+    out: Float[Array, "R H N"],
+    ragged: Ragged,
+    cache: Cache,
+    pattern: AttentionPattern,
+) -> Float[Array, "T H N"]:
+    """What sequences of several tokens attend to, one block of queries at a time, after `out`.
+
+    The last block of a sequence passes its end; what it leaves there is overwritten by the next.
+    """
+    tokens, starts = q.shape[0], ragged.starts
+    block = min(QUERY_BLOCK, tokens)
+    q = jnp.pad(q, [(0, block), (0, 0), (0, 0)])
+    out = jnp.pad(out, [(0, q.shape[0] - out.shape[0]), (0, 0), (0, 0)])
+    index = jnp.arange(ragged.lengths.shape[0])
+    prompts = (index >= ragged.counts[0]) & (index < ragged.counts[2])
+    blocks = jnp.where(prompts, -(-(starts[1:] - starts[:-1]) // block), 0)
+    ends = jnp.cumsum(blocks)
+
+    def body(number: jax.Array, out: jax.Array) -> jax.Array:
+        sequence = jnp.searchsorted(ends, number, side="right", method="compare_all")
+        first = starts[sequence] + (number - ends[sequence] + blocks[sequence]) * block
+        token, end = first + jnp.arange(block), starts[sequence + 1]
+        places = jnp.where(token < end, ragged.lengths[sequence] - end + token, -1)
+        attended = _attend(
+            jax.lax.dynamic_slice_in_dim(q, first, block)[None],
+            places[None],
+            ragged.page_table[sequence][None],
+            cache,
+            pattern,
+        )
+        return jax.lax.dynamic_update_slice_in_dim(out, attended[0], first, axis=0)
+
+    return jax.lax.fori_loop(0, ends[-1], body, out)[:tokens]
