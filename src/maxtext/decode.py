@@ -1,6 +1,7 @@
-"""Writes on from a prompt: `python -m maxtext.decode [file.yml] key=value ...`."""
+"""Writes on from prompts: `python -m maxtext.decode [file.yml] key=value ...`."""
 
 import sys
+import time
 from collections.abc import Sequence
 
 from maxtext.config.cli import run_main, whole_stdout
@@ -13,17 +14,25 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _decode(loaded: Loaded) -> None:
+    began = time.perf_counter()
     # Imported here: jax takes seconds that help and errors need not wait for.
-    from maxtext.decoding.generate import load_generator
+    from maxtext.decoding.load import load_engine, prepare
+    from maxtext.decoding.output import rates, results, text
+    from maxtext.decoding.prompts import read_prompts
 
-    prompt = loaded.config.decode.prompt
-    pieces = load_generator(loaded.config).stream(prompt)
+    served = prepare(loaded.config)
+    prompts = read_prompts(served.config, served.tokenizer)
+    engine = load_engine(served)
+    if served.config.decode.prompts_file:
+        pieces = results(engine, prompts)
+    else:
+        pieces = text(engine, prompts[0], echo=not served.config.decode.use_chat_template)
     first = next(pieces)
     with whole_stdout():
-        print(prompt + first, end="", flush=True)
+        print(first, end="", flush=True)
         for piece in pieces:
             print(piece, end="", flush=True)
-        print(flush=True)
+    print(rates(engine, began=began), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -319,7 +319,57 @@ BAD = {
     "no output folder": Bad("base_output_directory=", ("there is no folder to write to",)),
 }
 
+# A run's folder with a checkpoint that is never read.
+RUN = {"output/r/checkpoints/5/config/metadata": "{}"}
 BAD_DECODING = {
+    "prompts that are not there": Bad(
+        "run_name=r prompts_file=gone.txt",
+        ("prompts_file=gone.txt", "must be a file that can be read"),
+        files=RUN,
+    ),
+    "a chat template that is not there": Bad(
+        "run_name=r use_chat_template=true chat_template=gone.jinja",
+        ("chat_template=gone.jinja", "must be a file that can be read"),
+        files=RUN,
+    ),
+    "a chat without a template": Bad(
+        "run_name=r use_chat_template=true",
+        ("use_chat_template=true: the tokenizer has no chat template",),
+        files=RUN,
+    ),
+    "a file without prompts": Bad(
+        "run_name=r prompts_file=p.txt", ("p.txt has no prompts",), files=RUN | {"p.txt": "\n"}
+    ),
+    "a prompt that is no JSON": Bad(
+        "run_name=r prompts_file=p.jsonl",
+        ("p.jsonl:2: no JSON",),
+        files=RUN | {"p.jsonl": '{"prompt": "a"}\na\n'},
+    ),
+    "a prompt with a misspelt key": Bad(
+        "run_name=r prompts_file=p.jsonl",
+        ("p.jsonl:1: must have prompt or messages", "it has prompt, maximum"),
+        files=RUN | {"p.jsonl": '{"prompt": "a", "maximum": 3}\n'},
+    ),
+    "a prompt with a wrong number": Bad(
+        "run_name=r prompts_file=p.jsonl",
+        ("p.jsonl:1: max_new_tokens=0 must be at least 1",),
+        files=RUN | {"p.jsonl": '{"prompt": "a", "max_new_tokens": 0}\n'},
+    ),
+    "a prompt of a file that is too long": Bad(
+        "run_name=r prompts_file=p.txt max_target_length=8 max_new_tokens=4",
+        ("p.txt:1: ", "5 tokens of the prompt and max_new_tokens=4 exceed max_target_length=8"),
+        files=RUN | {"p.txt": "abcd\n"},
+    ),
+    "log probabilities of one prompt": Bad(
+        "run_name=r decode_logprobs=2", ("decode_logprobs=2", "with prompts_file only"), files=RUN
+    ),
+    "no pages": Bad("run_name=r num_pages=0", ("num_pages=0", "-1 or at least 1"), files=RUN),
+    "an EOS that is no token": Bad(
+        "run_name=r decode_eos_ids=[256]", ("decode_eos_ids", "0 to 255"), files=RUN
+    ),
+    "an empty stop text": Bad(
+        "run_name=r stop_strings=['']", ("stop_strings", "an empty text"), files=RUN
+    ),
     "no model": Bad("prompt=hello", ("nothing says which model to use", "load_parameters_path")),
     "a run that is not there": Bad("run_name=gone", ("there is no checkpoint in output/gone",)),
     "a checkpoint that is not there": Bad("load_parameters_path=gone", ("does not exist",)),

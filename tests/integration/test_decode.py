@@ -1,5 +1,8 @@
 """Decoding through the command line: greedy text is what repeated forward passes give."""
 
+import io
+import json
+
 import jax.numpy as jnp
 import pytest
 
@@ -27,10 +30,10 @@ def trained(runs) -> list[str]:
     return argv
 
 
-def greedy(argv: list[str], prompt: str, count: int) -> str:
+def greedy(argv: list[str], prompt: str, count: int, *, bos: bool = True) -> str:
     """Each token by a forward pass over a row that holds no padding."""
     setup = prepare(load(argv, {}).config)
-    tokens = [TOKENIZER.bos_id, *TOKENIZER.encode(prompt)]
+    tokens = [TOKENIZER.bos_id] * bos + TOKENIZER.encode(prompt)
     with use_layout(setup.layout):
         params = load_parameters(setup.directory, setup.abstract.params)
         for _ in range(count):
@@ -68,3 +71,46 @@ def test_greedy_text_is_that_of_forward_passes(trained, capfd) -> None:
     capfd.readouterr()
     assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=4"]) == 2
     assert "29 tokens of the prompt and max_new_tokens=4 exceed" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_file_of_prompts_gives_a_line_each_in_order(
+    trained, tmp_path, capfd, monkeypatch
+) -> None:
+    prompts = ["to be or", "x", "", "to be"]
+    wanted = []
+    for prompt in prompts:
+        capfd.readouterr()
+        assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=5"]) == 0
+        wanted.append(capfd.readouterr().out.removeprefix(prompt).removesuffix("\n"))
+    file = tmp_path / "prompts.jsonl"
+    lines = [{"prompt": prompt, "max_new_tokens": 5} for prompt in prompts]
+    lines += [{"prompt": "x", "max_new_tokens": 5, "stop": wanted[1][1:2]}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    argv = [*trained, f"prompts_file={file}", "decode_logprobs=1", "max_num_seqs=2"]
+    assert decode.main(argv) == 0
+    out, err = capfd.readouterr()
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [one["prompt"] for one in found] == [*prompts, "x"]
+    assert [one["text"] for one in found] == [*wanted, wanted[1][:1]]
+    assert found[4]["finish_reason"] == "stop"
+    for one in found:
+        assert len(one["logprobs"]) == len(one["tokens"])
+        assert all(entry["chosen"] <= 0 for entry in one["logprobs"])
+    assert "tokens/s" in err
+
+    text = tmp_path / "prompts.txt"
+    text.write_text("to be or\n\nx\n")
+    assert decode.main([*trained, f"prompts_file={text}", "max_new_tokens=5"]) == 0
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [one["text"] for one in found] == wanted[:2]
+
+    # What a user says in a chat; the answer alone is printed.
+    template = tmp_path / "chat.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %} or")
+    argv = [*trained, "use_chat_template=true", f"chat_template={template}"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("to be\n"))
+    assert decode.main([*argv, "prompt=-", "max_new_tokens=5"]) == 0
+    answer = capfd.readouterr().out
+    want = greedy(trained, "to be or", 5, bos=False)
+    assert answer == want.removeprefix("to be or") + "\n"

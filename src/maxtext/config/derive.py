@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Set
 
-from maxtext.config import derive_data, derive_optimizer
+from maxtext.config import derive_data, derive_decode, derive_optimizer
 from maxtext.config.errors import Clash, did_you_mean
 from maxtext.config.keys import RULES
 from maxtext.config.schema import (
@@ -29,6 +29,7 @@ _REMAT = (
 _ZERO_MEANS_NOTHING = {
     "num_slices": "-1 leaves it to the devices",
     "max_segments_per_seq": "-1 sets no limit",
+    "num_pages": "-1 takes what max_num_seqs need",
     "num_epoch": "-1 goes on without end",
     "learning_rate_schedule_steps": "-1 takes steps",
     "checkpoint_keep_period": "-1 keeps none for good",
@@ -60,6 +61,8 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from _remat(config, user_keys)
         yield from derive_data.clashes(config, user_keys)
         yield from derive_optimizer.clashes(config, user_keys)
+    else:
+        yield from derive_decode.clashes(config)
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -109,6 +112,7 @@ def _zeros(config: Config) -> Iterator[Clash]:
         **config.optimizer.model_dump(include=set(_ZERO_MEANS_NOTHING)),
         **config.training.model_dump(include=set(_ZERO_MEANS_NOTHING)),
         **config.checkpoint.model_dump(include=set(_ZERO_MEANS_NOTHING)),
+        **config.decode.model_dump(include=set(_ZERO_MEANS_NOTHING)),
     }
     for key, hint in _ZERO_MEANS_NOTHING.items():
         if values[key] == 0:

@@ -32,6 +32,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from _cache(config.run.jax_cache_dir)
     if not training:
         yield from _trained(config)
+        yield from _prompts(config)
     if training:
         yield from _data(config)
         yield from _output(config)
@@ -91,13 +92,28 @@ def _trained(config: Config) -> Iterator[Clash]:
         yield Clash(("run_name", "base_output_directory"), message, hint)
 
 
+def _prompts(config: Config) -> Iterator[Clash]:
+    if config.decode.prompts_file and not _readable(config.decode.prompts_file):
+        hint = _remote(config.decode.prompts_file)
+        yield Clash(("prompts_file",), "must be a file that can be read", hint)
+    yield from _chat_template(config.data.chat_template)
+
+
+def _chat_template(file: str) -> Iterator[Clash]:
+    if file and not _readable(file):
+        hint = "give a Jinja file, not its content"
+        yield Clash(("chat_template",), "must be a file that can be read", hint)
+
+
+def _readable(file: str) -> bool:
+    file = os.path.expanduser(file)
+    return os.path.isfile(file) and os.access(file, os.R_OK)
+
+
 def _data(config: Config) -> Iterator[Clash]:
     data = config.data
-    if data.use_sft and data.chat_template:
-        file = os.path.expanduser(data.chat_template)
-        if not os.path.isfile(file) or not os.access(file, os.R_OK):
-            message = "must be a file that can be read"
-            yield Clash(("chat_template",), message, "give a Jinja file, not its content")
+    if data.use_sft:
+        yield from _chat_template(data.chat_template)
     if data.dataset_type == "hf":
         yield from _data_folder(data.hf_path)
     if data.dataset_type != "grain":

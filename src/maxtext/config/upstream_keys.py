@@ -31,15 +31,18 @@ INSTEAD = {
     "mlpwi": "use mlpwi_0 and mlpwi_1",
     "override_logical_axis_rules": "leave it out: logical_axis_rules replaces single rules",
     "param_scan_axis": "leave it out: layers are always stacked on the first dim",
+    "prefill_chunk_size": "use max_num_batched_tokens",
     "profile_cleanly": "leave it out: a trace always holds whole steps",
     "profile_periodically_period": "use profiler_steps: one trace a start",
     "qkv_proj": "use query_proj, key_proj and value_proj",
+    "return_log_prob": "use decode_logprobs=0 with prompts_file",
     "reuse_example_batch": "leave it out, or use dataset_type=synthetic",
     "save_checkpoint_on_start": "leave it out: a checkpoint is written each checkpoint_period",
     "source_checkpoint_layout": "leave it out: checkpoints are Orbax",
     "tokenize_train_data": "leave it out: text is always tokenized",
     "tokenize_eval_data": "leave it out: text is always tokenized",
     "upload_all_profiler_results": "leave it out: the first process is traced",
+    "use_chunked_prefill": "leave it out: prompts beyond max_num_batched_tokens are chunked",
     "use_post_attn_norm": "leave it out: decoder_block says it",
     "use_post_ffw_norm": "leave it out: decoder_block says it",
     "wandb_project_name": "use enable_tensorboard or metrics_file",
@@ -108,7 +111,7 @@ UPSTREAM = frozenset(
     load_from_prefill_dir
     local_rope_proportion local_use_splash_scheduler
     logical_axis_rules_for_eval max_checkify max_corpus_chars max_inflight_computations
-    max_num_batched_tokens max_num_seqs max_prefill_predict_length merge_gating_gmm mla_kv mla_q
+    max_prefill_predict_length merge_gating_gmm mla_kv mla_q
     mla_qk_head_chunk_size mlp_activations_limit mlp_bias mlpwi model_call_mode
     moe_chunk_barrier moe_dispatch_no_expert_sharding moe_expert_input_dim
     moe_fsdp_use_two_stage_all_gather moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo
@@ -138,7 +141,7 @@ UPSTREAM = frozenset(
     tokenize_train_data topk_routing_group tpu_num_chips_to_profile_per_task
     tpu_num_sparse_core_tiles_to_trace tpu_num_sparse_cores_to_trace
     trainable_position_size training_objective
-    ulysses_context_sharding use_2d_fsdp_sharding use_batch_split_schedule use_chat_template
+    ulysses_context_sharding use_2d_fsdp_sharding use_batch_split_schedule
     use_chunked_prefill use_custom_sort_vjp use_double_wide_mlp use_gather_mosaic_kernel
     use_gmm_v2 use_iota_embed use_jax_splash use_max_logit_estimate use_post_attn_norm
     use_post_ffw_norm use_random_routing use_ring_of_experts use_sequential_layers

@@ -35,6 +35,14 @@ class ChatTemplate:
     place: str
     tokens: tuple[tuple[str, str], ...]
 
+    def prompt(self, messages: Sequence[Message]) -> str:
+        """The text of the messages, up to where the assistant begins its answer.
+
+        Raises:
+            ValueError: The template refuses the messages.
+        """
+        return _MARKS.sub("", self._render(messages, add_generation_prompt=True))
+
     def answers(self, messages: Sequence[Message], *, first: int = 0) -> tuple[str, Spans]:
         """The text of the messages, and from where to where the assistant speaks in it.
 

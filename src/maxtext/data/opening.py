@@ -9,6 +9,7 @@ from typing import Any, Literal
 from maxtext.config.mixtures import Part, train_parts
 from maxtext.config.schema import DataConfig
 from maxtext.data.chat import ChatColumns
+from maxtext.data.chat_template import ChatTemplate
 from maxtext.data.records import Columns, Form, Source
 from maxtext.data.sources import find_files, open_source
 from maxtext.data.stream import Stream
@@ -87,15 +88,24 @@ def _form(config: DataConfig, purpose: Purpose) -> Form:
     key = f"{purpose}_data_columns"
     if not config.use_sft:
         return Columns(names, key)
+    return ChatColumns(
+        names,
+        key,
+        template=find_chat_template(config),
+        answers_only=config.sft_train_on_completion_only,
+    )
+
+
+def find_chat_template(config: DataConfig) -> ChatTemplate | None:
+    """The template of `chat_template`, or of the tokenizer where it has one.
+
+    Raises:
+        ValueError: It is no template.
+    """
     from maxtext.data.huggingface_tokenizer import load_chat_template
 
     path = Path(os.path.expanduser(config.tokenizer_path))
     folder = None
     if config.tokenizer_type == "huggingface":
         folder = path if path.is_dir() else path.parent
-    return ChatColumns(
-        names,
-        key,
-        template=load_chat_template(config.chat_template, folder),
-        answers_only=config.sft_train_on_completion_only,
-    )
+    return load_chat_template(config.chat_template, folder)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -187,7 +187,9 @@ def hidden_states(
 ) -> Float[Array, "B L D"]:
     """What the output head reads: the stack's result after the last norm."""
     config = architecture.config
-    calls = _calls(architecture, positions, runtime)
+    calls = _calls(
+        architecture, positions, attend=runtime.attend, dropout_rate=runtime.dropout_rate
+    )
     sizes = [group.size for group in architecture.groups]
     embed_key, *group_keys = _dropout_keys(runtime.dropout_key, sizes)
     scaled = architecture.family.scaled_embeddings
@@ -199,6 +201,34 @@ def hidden_states(
     return norm(params.decoder.decoder_norm, x, eps=config.normalization_layer_epsilon)
 
 
+def cached_hidden_states(
+    architecture: Architecture,
+    params: Model,
+    tokens: Int[Array, "B L"],
+    positions: Int[Array, "B L"],
+    *,
+    attends: Sequence[Attend],
+    dtype: DType,
+) -> Float[Array, "B L D"]:
+    """`hidden_states` with an attention port for each layer, which may keep what it was handed.
+
+    The weights of each group are a tuple of one tree a layer: a slice of stacked weights would
+    be copied at each call, which costs as much as the rest of a step that decodes.
+    """
+    calls = _calls(architecture, positions, attend=attends[0], dropout_rate=0.0)
+    ports = iter(attends)
+    scaled = architecture.family.scaled_embeddings
+    x = embed(params.token_embedder, tokens, dtype=dtype, scaled=scaled)
+    for group in architecture.groups:
+        # Kinds go on without end, so they are the one that may be longer.
+        for weights, kind in zip(
+            params.decoder.groups[group.name], itertools.cycle(group.cycle), strict=False
+        ):
+            call = dataclasses.replace(calls[kind], attend=next(ports))
+            x = group.layer(weights, x, None, call=call)
+    return norm(params.decoder.decoder_norm, x, eps=architecture.config.normalization_layer_epsilon)
+
+
 def output_kernel(params: Model) -> Float[Array, "D V"]:
     """The weights of the output head, the embedding's where they are tied."""
     if params.decoder.logits_dense is None:
@@ -207,7 +237,11 @@ def output_kernel(params: Model) -> Float[Array, "D V"]:
 
 
 def _calls(
-    architecture: Architecture, positions: Int[Array, "B L"], runtime: Runtime
+    architecture: Architecture,
+    positions: Int[Array, "B L"],
+    *,
+    attend: Attend,
+    dropout_rate: float,
 ) -> dict[LayerKind, Call]:
     """What the layers of each kind are handed; each rotation is computed once."""
     kinds = dict.fromkeys(kind for group in architecture.groups for kind in group.cycle)
@@ -217,8 +251,8 @@ def _calls(
             config=architecture.config,
             rotation=rotations[kind.rope],
             pattern=kind.pattern,
-            attend=runtime.attend,
-            dropout_rate=runtime.dropout_rate,
+            attend=attend,
+            dropout_rate=dropout_rate,
         )
         for kind in kinds
     }

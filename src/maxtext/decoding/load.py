@@ -1,0 +1,213 @@
+"""A config to an engine: weights from a checkpoint, as decoding wants them."""
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from maxtext.config.schema import Config, DecodeConfig
+from maxtext.conversion.loading import load_weights
+from maxtext.data.tokenizer import Tokenizer, load_tokenizer
+from maxtext.decoding.cache import cache_bytes
+from maxtext.decoding.engine import Engine
+from maxtext.decoding.scheduler import Limits
+from maxtext.decoding.step import Step
+from maxtext.layers.linears import Linear
+from maxtext.models.backend import config_errors, resolve, set_up_jax
+from maxtext.models.decoder import Architecture, Decoder, Model, model_params
+from maxtext.models.registry import architecture
+from maxtext.parallel.layout import Layout, use_layout
+from maxtext.parallel.mesh import make_layout
+from maxtext.parallel.params import abstract, shardings
+from maxtext.parallel.serving import serving_layout
+from maxtext.types import DType
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Served:
+    """A model on a mesh, without its weights.
+
+    Attributes:
+        config: Resolved.
+        layout: With the rules of serving.
+        architecture: The model.
+        specs: Its weights, declared.
+        tokenizer: Its tokenizer.
+    """
+
+    config: Config
+    layout: Layout
+    architecture: Architecture
+    specs: Model
+    tokenizer: Tokenizer
+
+
+def prepare(config: Config) -> Served:
+    """What `config` describes, on the devices at hand.
+
+    Raises:
+        ConfigError: The mesh does not fit, or the tokenizer is none.
+    """
+    set_up_jax(config.run, config.compute)
+    with config_errors():
+        tokenizer = load_tokenizer(config.data, vocab_size=config.model.vocab_size)
+        # How training attends does not matter here.
+        compute = resolve(
+            config.compute.model_copy(update={"attention": "dot_product"}),
+            config.model,
+            backend=jax.default_backend(),
+            length=config.data.max_target_length,
+        )
+        trained = make_layout(config.mesh, jax.devices())
+        model = architecture(config.model, weight_dtype=compute.weight_dtype)
+        return Served(
+            config=config.model_copy(update={"compute": compute}),
+            layout=serving_layout(trained, kv_heads=config.model.num_kv_heads),
+            architecture=model,
+            specs=model_params(model),
+            tokenizer=tokenizer,
+        )
+
+
+def load_engine(served: Served) -> Engine:
+    """An engine with the weights of `load_parameters_path`, or of the run's newest checkpoint.
+
+    Raises:
+        ConfigError: There is no checkpoint, it is damaged or of another model, or weights or cache
+            do not fit the devices.
+    """
+    config = served.config
+    run = Path(config.run.base_output_directory, config.run.run_name)
+    with config_errors():
+        with use_layout(served.layout):
+            target = abstract(served.specs, served.layout)
+            path = config.checkpoint.load_parameters_path or run
+            params = load_weights(path, target, model=config.model)
+        return make_engine(served, params)
+
+
+def make_engine(served: Served, params: Model) -> Engine:
+    """An engine with these weights, which are given up.
+
+    Raises:
+        ValueError: The cache does not fit into memory, or holds not even one sequence.
+    """
+    config, decode = served.config, served.config.decode
+    dtype = config.compute.dtype if decode.decode_dtype == "auto" else decode.decode_dtype
+    cache_dtype = dtype if decode.kv_cache_dtype == "auto" else decode.kv_cache_dtype
+    step = Step(
+        architecture=served.architecture,
+        dtype=dtype,
+        logits_in_float32=config.compute.logits_dot_in_fp32,
+        vocab_size=served.tokenizer.vocab_size,
+    )
+    with use_layout(served.layout):
+        params = serving_params(served.architecture, params, served.layout, dtype=dtype)
+        limits = make_limits(
+            decode,
+            served.architecture,
+            served.layout,
+            length=config.data.max_target_length,
+            cache_dtype=cache_dtype,
+        )
+        return Engine(
+            step,
+            params,
+            served.layout,
+            limits,
+            cache_dtype=cache_dtype,
+            decode=served.tokenizer.decode,
+        )
+
+
+def serving_params(model: Architecture, params: Model, layout: Layout, *, dtype: DType) -> Model:
+    """Weights with the layers of each group apart and of type `dtype`; `params` are given up.
+
+    On a CPU an output head that is the embedding becomes a copy that is read along its rows: one
+    row of activations times the embedding as it lies takes four times as long.
+    """
+    head = params.decoder.logits_dense
+    if head is None and jax.default_backend() == "cpu":
+        axes = ("embed", "vocab")
+        table = params.token_embedder.embedding
+        sharding = layout.sharding(axes, table.shape[::-1])
+        turn = jax.jit(lambda table: table.T.astype(dtype), out_shardings=sharding)
+        head = Linear(kernel=turn(table))
+    groups = {
+        group.name: _apart(params.decoder.groups[group.name], group.params, layout, dtype=dtype)
+        for group in model.groups
+    }
+    cast = functools.partial(jax.tree.map, lambda x: x.astype(dtype))
+    return Model(
+        token_embedder=cast(params.token_embedder),
+        decoder=Decoder(
+            groups=groups, decoder_norm=cast(params.decoder.decoder_norm), logits_dense=cast(head)
+        ),
+    )
+
+
+def _apart(stacked: Any, specs: Any, layout: Layout, *, dtype: DType) -> tuple[Any, ...]:
+    """One tree a layer; no more than one weight of all layers is held twice at a time."""
+    leaves, treedef = jax.tree.flatten(stacked)
+    parts: list[list[jax.Array]] = []
+    for leaf, sharding in zip(leaves, jax.tree.leaves(shardings(specs, layout)), strict=True):
+        size = leaf.shape[0]
+        split = jax.jit(
+            lambda leaf: [one.astype(dtype) for one in leaf], out_shardings=[sharding] * size
+        )
+        parts.append(jax.block_until_ready(split(leaf)))
+        leaf.delete()
+    return tuple(treedef.unflatten(one) for one in zip(*parts, strict=True))
+
+
+def make_limits(
+    decode: DecodeConfig, model: Architecture, layout: Layout, *, length: int, cache_dtype: DType
+) -> Limits:
+    """What each rank can hold.
+
+    Raises:
+        ValueError: The cache does not fit into memory, or holds not even one sequence.
+    """
+    ranks = layout.ways("pages")
+    sequences = -(-decode.max_num_seqs // ranks)
+    table = -(-length // decode.page_size)
+    limits = Limits(
+        num_ranks=ranks,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=max(decode.max_num_batched_tokens, sequences),
+        num_pages=1,
+        page_size=decode.page_size,
+        max_length=length,
+        prefix_caching=decode.enable_prefix_caching,
+    )
+    per_page = cache_bytes(model, layout, limits, cache_dtype)
+    fit = int(_free_bytes(layout) * decode.kv_cache_memory_fraction) // per_page
+    wanted = sequences * table if decode.num_pages < 0 else decode.num_pages // ranks
+    if decode.num_pages > 0 and wanted > fit:
+        raise ValueError(
+            f"num_pages={decode.num_pages}: {fit * ranks} pages are what fits into "
+            f"kv_cache_memory_fraction={decode.kv_cache_memory_fraction} of the free memory"
+        )
+    pages = min(wanted, fit)
+    if pages < 1:
+        raise ValueError(
+            f"num_pages={decode.num_pages}: each of {ranks} devices that split requests needs one"
+            if fit
+            else "no page of the cache fits into memory; use a smaller page_size, or int8: "
+            "kv_cache_dtype=int8"
+        )
+    return dataclasses.replace(limits, num_pages=pages)
+
+
+def _free_bytes(layout: Layout) -> int:
+    """Bytes of a device that are free, summed over the devices of one rank."""
+    devices = layout.mesh.devices.flatten()
+    stats = devices[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        each = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+        return each * len(devices) // layout.ways("pages")
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return free // layout.ways("pages")

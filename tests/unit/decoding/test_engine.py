@@ -1,0 +1,186 @@
+"""Greedy tokens are those of whole forward passes, however requests are mixed, split and cut."""
+
+import pytest
+
+from maxtext.decoding.requests import Request, Sampling
+from tiny import LENGTH
+from tiny_engine import (
+    assert_greedy,
+    generate,
+    prompts,
+    request,
+    run,
+    tiny_engine,
+    tokens_of,
+)
+
+MIXED = (1, 7, LENGTH - 1, 22, 3, 4, 5, 17, 2)
+FAMILIES = {
+    "llama": (),
+    "llama_mqa": (
+        "base_num_kv_heads=1",
+        "rope_type=llama3.1",
+        "original_max_position_embeddings=8",
+    ),
+    "qwen3": ("decoder_block=qwen3", "use_qk_norm=true", "logits_via_embedding=true"),
+    "qwen2": ("decoder_block=qwen2", "sliding_window_size=9", "attention_bias=true"),
+    "gemma2": (
+        "decoder_block=gemma2",
+        "sliding_window_size=9",
+        "mlp_activations=gelu,linear",
+        "logits_via_embedding=true",
+        "attn_logits_soft_cap=5",
+        "final_logits_soft_cap=3",
+        "query_pre_attn_scalar=12",
+        "base_num_decoder_layers=3",
+    ),
+    "gemma3": (
+        "decoder_block=gemma3",
+        "sliding_window_size=9",
+        "mlp_activations=gelu,linear",
+        "logits_via_embedding=true",
+        "use_qk_norm=true",
+        "rope_max_timescale=1e6",
+        "local_rope_max_timescale=1e4",
+        "base_num_decoder_layers=7",
+    ),
+}
+FAST = ("llama", "gemma2")
+TENSOR2 = ("ici_tensor_parallelism=2", "ici_fsdp_parallelism=1")
+TENSOR4 = ("ici_tensor_parallelism=4", "ici_fsdp_parallelism=1")
+DATA2 = ("ici_data_parallelism=2", "ici_fsdp_parallelism=1")
+BOTH = ("ici_data_parallelism=2", "ici_tensor_parallelism=4", "ici_fsdp_parallelism=1")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+)
+def test_greedy_tokens_are_those_of_forward_passes(family: str) -> None:
+    engine, served = tiny_engine(*FAMILIES[family])
+    requests = [request(tokens) for tokens in prompts(*MIXED)]
+    together = generate(engine, requests)
+    assert_greedy(served, requests, together)
+    # Alone, and with pages that are known: the text does not depend on its neighbours.
+    assert engine.num_free_pages == engine.num_pages
+    assert engine.num_cached_tokens == 0
+    assert generate(engine, requests[3:4]) == together[3:4]
+    assert engine.num_cached_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("argv", "devices"),
+    [
+        (TENSOR4, 4),
+        (DATA2, 2),
+        pytest.param(TENSOR2, 2, marks=pytest.mark.slow),
+        pytest.param(BOTH, 8, marks=pytest.mark.slow),
+        pytest.param(("ici_fsdp_parallelism=2",), 2, marks=pytest.mark.slow),
+    ],
+)
+def test_tokens_do_not_depend_on_the_mesh(argv: tuple[str, ...], devices: int) -> None:
+    engine, served = tiny_engine(*argv, devices=devices)
+    requests = [request(tokens) for tokens in prompts(*MIXED)]
+    assert_greedy(served, requests, generate(engine, requests))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("argv", "devices"), [(TENSOR4, 4), (DATA2, 2)])
+def test_draws_do_not_depend_on_the_mesh(argv: tuple[str, ...], devices: int) -> None:
+    drawn = [request(one, temperature=1.0, top_p=0.9, seed=3) for one in prompts(7, 5)]
+    want = generate(tiny_engine()[0], drawn[::-1])[::-1]
+    assert generate(tiny_engine(*argv, devices=devices)[0], drawn) == want
+
+
+def test_a_request_that_loses_its_pages_goes_on_where_it_was() -> None:
+    # A prompt in chunks of 6 tokens; 12 pages of 4 tokens, where all need 25.
+    engine, served = tiny_engine("num_pages=12", "max_num_batched_tokens=6", "max_num_seqs=3")
+    requests = [request(tokens) for tokens in prompts(7, 17, 2, 21, 6)]
+    assert_greedy(served, requests, generate(engine, requests))
+    assert engine.num_preempted > 0
+    assert engine.num_free_pages == engine.num_pages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [(), ("enable_prefix_caching=false",), ("page_size=7",), DATA2])
+def test_32_requests_at_once(argv: tuple[str, ...]) -> None:
+    engine, served = tiny_engine("max_num_seqs=32", *argv, devices=2 if argv == DATA2 else 1)
+    lengths = [1 + 7 * place % 29 for place in range(32)]
+    requests = [request(tokens) for tokens in prompts(*lengths)]
+    # Half of them begin alike.
+    shared = prompts(9)[0]
+    requests[::2] = [request((*shared, *one.tokens)[:28]) for one in requests[::2]]
+    assert_greedy(served, requests, generate(engine, requests))
+    again = generate(engine, requests)
+    assert_greedy(served, requests, again)
+    assert (engine.num_cached_tokens > 0) == ("enable_prefix_caching=false" not in argv)
+
+
+def test_requests_end_where_they_ask_to_and_may_be_given_up() -> None:
+    engine, _ = tiny_engine()
+    prompt = prompts(7)[0]
+    [events] = run(engine, [request(prompt)])
+    tokens = tokens_of(events)
+    assert [event.finish_reason for event in events] == [None] * 9 + ["length"]
+
+    third = tokens.index(tokens[2])
+    [events] = run(engine, [request(prompt, eos_ids=(255, tokens[2]))])
+    assert (tokens_of(events), events[-1].finish_reason) == (tokens[:third], "eos")
+    [events] = run(engine, [request(prompt, eos_ids=(tokens[2],), ignore_eos=True)])
+    assert (tokens_of(events), events[-1].finish_reason) == (tokens, "length")
+
+    first = engine.add(request(prompt))
+    second = engine.add(request(prompt))
+    engine.step()
+    engine.cancel(first)
+    engine.cancel(first)
+    events = engine.step()
+    assert {(event.id, event.finish_reason) for event in events} == {
+        (first, "cancelled"),
+        (second, None),
+    }
+    assert engine.num_running == 1
+    engine.cancel(second)
+    assert engine.num_free_pages == engine.num_pages
+    assert [event.id for event in engine.step()] == [second]
+    assert engine.step() == []
+
+
+def test_settings_follow_their_request() -> None:
+    engine, _ = tiny_engine()
+    prompt = prompts(7)[0]
+    greedy = request(prompt)
+    kinds = [
+        greedy,
+        request(prompt, temperature=1.5, seed=1),
+        request(prompt, temperature=1.5, seed=2),
+        request(prompt, temperature=0.7, seed=1, top_k=1),
+        request(prompt, repetition_penalty=1e6),
+        request(prompt, logprobs=3),
+    ]
+    events = run(engine, kinds)
+    found = [tokens_of(one) for one in events]
+    assert generate(engine, kinds[::-1]) == found[::-1]
+    assert found[3] == found[5] == found[0] == generate(engine, [greedy])[0]
+    assert found[1] != found[2]
+    # Nothing is said twice.
+    assert len({*prompt, *found[4]}) == len(prompt) + 10
+
+    assert not any(event.logprobs for event in events[0])
+    logprobs = events[5][0].logprobs[0]
+    assert len(logprobs.top) == 3
+    assert next(iter(logprobs.top)) == found[0][0]
+    assert logprobs.top[found[0][0]] == logprobs.chosen < 0
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    engine, _ = tiny_engine("num_pages=5", "max_num_seqs=1")
+    for tokens, new, message in (
+        ((), 1, "has no tokens"),
+        ((1, 256), 1, "id 256; tokens are 0 to 255"),
+        ((1,) * 30, 3, "30 tokens of the prompt and max_new_tokens=3 exceed max_target_length=32"),
+        ((1,) * 18, 3, "exceed the 20 that the pages"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            engine.add(Request(tokens, Sampling(max_new_tokens=new)))
+    assert engine.num_waiting == 0
