@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from maxtext.layers.embeddings import Embedding, embed
 from maxtext.models.decoder import output_kernel
 from maxtext.parallel.params import count_params, named_leaves
-from tiny import ragged_batch, start_state, take_steps, tiny_setup
+from tiny import Taken, ragged_batch, start_state, take_steps, tiny_setup
 
 
 def test_t0_has_as_many_parameters_as_reckoned_by_hand() -> None:
@@ -43,22 +44,47 @@ def test_the_loss_of_an_all_zero_head_is_the_log_of_the_vocabulary(tiles: int) -
     assert float(sums.cross_entropy / sums.tokens) == pytest.approx(math.log(256), rel=1e-6)
 
 
+QWEN3 = ("use_qk_norm=true", "logits_via_embedding=true")
+GEMMA2 = (
+    "decoder_block=gemma2",
+    "sliding_window_size=9",
+    "base_num_decoder_layers=3",
+    "final_logits_soft_cap=2",
+)
+ALL_AT_ONCE = ("num_vocab_tiling=4", "scan_layers=false", "remat_policy=minimal")
+
+
+@functools.cache
+def step_of(family: tuple[str, ...]) -> Taken:
+    return take_steps(tiny_setup(*family), ragged_batch())
+
+
 @pytest.mark.parametrize(
-    "argv",
+    ("family", "argv"),
     [
-        ("scan_layers=false",),
-        ("num_vocab_tiling=4",),
-        ("num_vocab_tiling=4", "scan_layers=false", "remat_policy=minimal"),
+        *((family, ("scan_layers=false",)) for family in ((), QWEN3)),
+        *((family, ("num_vocab_tiling=4",)) for family in ((), QWEN3)),
+        *((family, ALL_AT_ONCE) for family in ((), QWEN3, GEMMA2)),
     ],
 )
-@pytest.mark.parametrize("family", [(), ("use_qk_norm=true", "logits_via_embedding=true")])
 def test_how_it_is_run_does_not_change_a_step(
-    argv: tuple[str, ...], family: tuple[str, ...]
+    family: tuple[str, ...], argv: tuple[str, ...]
 ) -> None:
-    want = take_steps(tiny_setup(*family), ragged_batch())
+    want = step_of(family)
     got = take_steps(tiny_setup(*family, *argv), ragged_batch())
     assert got.metrics.loss == pytest.approx(want.metrics.loss, rel=1e-6)
     assert got.metrics.grad_norm == pytest.approx(want.metrics.grad_norm, rel=1e-5)
+
+
+def test_capped_logits_bound_the_loss() -> None:
+    argv = ("num_vocab_tiling=4", "dense_init_scale=100")
+    loss = {}
+    for cap in (0.0, 0.01):
+        setup = tiny_setup(*argv, f"final_logits_soft_cap={cap}")
+        sums = jax.jit(setup.loss_fn(dropout=False))(start_state(setup).params, ragged_batch())
+        loss[cap] = float(sums.cross_entropy / sums.tokens)
+    assert abs(loss[0.01] - math.log(256)) < 0.02
+    assert loss[0.0] > math.log(256) + 1
 
 
 def test_tied_embeddings_are_the_head_and_learn_from_both_ends() -> None:
