@@ -276,8 +276,10 @@ def _attention_json(model: ModelConfig, family: Family) -> Object:
     if family.windowed:
         written["sliding_window"] = model.sliding_window_size or None
     if family.decoder_block in _GEMMA:
+        scalar = model.query_pre_attn_scalar or model.head_dim
         written |= {
-            "query_pre_attn_scalar": model.query_pre_attn_scalar or model.head_dim,
+            # Newer versions of transformers take no float for it.
+            "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
             "attn_logit_softcapping": model.attn_logits_soft_cap or None,
             "final_logit_softcapping": model.final_logits_soft_cap or None,
         }

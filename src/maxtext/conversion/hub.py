@@ -12,6 +12,8 @@ from maxtext.conversion.errors import ConversionError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "tokenizer.model"]
+# The same weights once more, in the makers' own format.
+_UNWANTED = ["consolidated*", "original/*"]
 
 
 def local_folder(source: str) -> Path:
@@ -30,7 +32,11 @@ def local_folder(source: str) -> Path:
             f"{source}: there is no such folder, and no model of the hub has such a name"
         )
     try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=_WANTED))
+        return Path(
+            huggingface_hub.snapshot_download(
+                source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
+            )
+        )
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise ConversionError(
             f"{source}: there is no such folder, and the hub gives no such model ({brief(error)})"

@@ -43,6 +43,7 @@ def test_a_written_config_is_read_as_the_same_model(name: str) -> None:
     # Where both have a key, they agree, null being as good as what is left out.
     released = RELEASED[name].get("text_config", RELEASED[name])
     both = [key for key in released if released[key] is not None and written.get(key) is not None]
+    assert isinstance(written.get("query_pre_attn_scalar", 1), int)
     assert {key: written[key] for key in both} == {key: released[key] for key in both}
 
 

@@ -138,8 +138,9 @@ def test_a_name_on_the_hub_is_downloaded(
 ) -> None:
     asked: list[str] = []
 
-    def download(name: str, *, allow_patterns: list[str]) -> str:
+    def download(name: str, *, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
         asked.append(name)
+        assert "consolidated*" in ignore_patterns
         assert "*.safetensors" in allow_patterns
         if name == "some/gone":
             raise OSError("not found")
