@@ -20,7 +20,7 @@ from maxtext.config.schema import ModelConfig
 from maxtext.config.values import Json
 from maxtext.conversion.errors import ConversionError
 from maxtext.conversion.gguf_tokenizer import tokenizer_config, tokenizer_json
-from maxtext.conversion.side_files import write_json
+from maxtext.conversion.side_files import GENERATION_CONFIG, write_json
 from maxtext.conversion.tables import TABLES, Entry
 
 _FAMILIES = {
@@ -177,6 +177,7 @@ class GGUFModel:
         ids = {f"{name}_token_id": metadata.get(f"{name}_token_id") for name in ("bos", "eos")}
         ids["pad_token_id"] = metadata.get("padding_token_id")
         write_json(folder / CONFIG, {**self.config, **ids})
+        write_json(folder / GENERATION_CONFIG, ids)
 
     def _change(
         self, theirs: str, entry: Entry | None, model: ModelConfig

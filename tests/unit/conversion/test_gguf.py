@@ -126,6 +126,8 @@ def test_weights_and_tokenizer_come_through(tmp_path: Path) -> None:
     assert model.rope_max_timescale == 500000.0
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
+    generation = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == 2
     side = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert (side["chat_template"], side["eos_token"]) == ("{{ messages }}", "</s>")
     tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
