@@ -7,6 +7,7 @@ about data and checkpoints belong here too.
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from maxtext import convert, decode, train
+from maxtext import convert, decode, serve, train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -395,6 +396,18 @@ BAD_DECODING = {
     ),
 }
 
+MODEL = {"output/r/checkpoints/5/config/metadata": '{"base_emb_dim": 96}'}
+BAD_SERVING = {
+    "no model": Bad("serve_port=0", ("nothing says which model to use", "load_parameters_path")),
+    "a port that is none": Bad(
+        "run_name=r serve_port=70000", ("serve_port=70000", "at most 65535"), files=MODEL
+    ),
+    "a key of other servers": Bad("run_name=r port=80", ("port=80", "use serve_port"), files=MODEL),
+    "an address of another machine": Bad(
+        "run_name=r serve_host=192.0.2.1", ("192.0.2.1:8000 cannot be listened on",), files=MODEL
+    ),
+}
+
 NO_WEIGHTS = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8}
 NO_WEIGHTS |= {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 8}
 CONFIG = json.dumps(NO_WEIGHTS | {"max_position_embeddings": 8})
@@ -506,6 +519,31 @@ def test_a_bad_input_to_decoding_is_one_clear_error(
     bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(bad, decode.main, folder, capsys)
+
+
+@pytest.mark.parametrize("bad", BAD_SERVING.values(), ids=BAD_SERVING)
+def test_a_bad_input_to_serving_is_one_clear_error(
+    bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(bad, serve.main, folder, capsys)
+
+
+def test_a_port_that_is_taken_is_one_clear_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        says = (f"serve_port={port} (command line)", "another program listens", "serve_port=0")
+        bad = Bad(f"run_name=r serve_port={port}", says, files=MODEL)
+        assert_refused(bad, serve.main, folder, capsys)
+
+
+def test_serving_without_its_packages_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    says = ("needs starlette, uvicorn, prometheus_client", "pip install 'maxtext[serve]'")
+    assert_refused(Bad("run_name=r", says, files=MODEL), serve.main, folder, capsys)
 
 
 @pytest.mark.parametrize("bad", BAD_CONVERSIONS.values(), ids=BAD_CONVERSIONS)

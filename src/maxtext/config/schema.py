@@ -536,6 +536,30 @@ class DecodeConfig(Section):
     enable_prefix_caching: bool = key("Compute what prompts begin with in common once.")
 
 
+class ServeConfig(Section):
+    """`maxtext.serve`: where it listens and what it takes on."""
+
+    serve_host: str = key("Address to listen on; `0.0.0.0` is all of this machine's.")
+    serve_port: Annotated[int, Field(ge=0, le=65535)] = key("Port to listen on; 0: a free one.")
+    served_model_name: str = key(
+        "What clients call the model; empty: `run_name`, or the last part of "
+        "`load_parameters_path`."
+    )
+    serve_max_body_bytes: Positive = key("Bytes of a request at most.")
+    serve_max_tokens: Annotated[int, Field(ge=-1)] = key(
+        "New tokens of an answer at most; -1: as many as `max_target_length` has room for."
+    )
+    serve_max_waiting: NonNegativeInt = key(
+        "Requests that may wait while `max_num_seqs` run; more are refused with status 429."
+    )
+    serve_timeout_seconds: PositiveFloat = key(
+        "Seconds from a request's arrival to the end of its answer at most."
+    )
+    serve_warm_up: bool = key(
+        "Compile all shapes of steps before the first request, rather than when they come up."
+    )
+
+
 class Config(Section):
     """All sections; only entry points hold the whole."""
 
@@ -550,3 +574,4 @@ class Config(Section):
     metrics: MetricsConfig
     profile: ProfileConfig
     decode: DecodeConfig
+    serve: ServeConfig

@@ -126,6 +126,11 @@ class Engine:
         return self._limits.num_pages * self._limits.num_ranks
 
     @property
+    def max_length(self) -> int:
+        """Tokens of a prompt and what follows it, at most."""
+        return min(self._limits.max_length, self._limits.num_pages * self._limits.page_size)
+
+    @property
     def num_weight_bytes(self) -> int:
         """Bytes of weights that a step reads whole: all but the embedding, where it is no head."""
         decoder = sum(leaf.nbytes for leaf in jax.tree.leaves(self._params.decoder))

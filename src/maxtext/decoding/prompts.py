@@ -79,7 +79,7 @@ class _Encoder:
         """Raises ValueError where a chat template is asked for and there is none."""
         self._tokenizer, self._data = tokenizer, config.data
         self._chat = config.decode.use_chat_template
-        self.eos_ids = _eos_ids(config, tokenizer)
+        self.eos_ids = eos_ids(config, tokenizer)
         self._template = find_chat_template(config.data)
         if self._chat:
             self._require_template("use_chat_template=true")
@@ -129,7 +129,7 @@ class _Encoder:
         return self._template
 
 
-def _eos_ids(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
+def eos_ids(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokenizer's EOS, and those of a generation_config.json beside it."""
     found = {tokenizer.eos_id}
     if config.data.tokenizer_type != "byte":

@@ -1,0 +1,1 @@
+"""Serving: OpenAI's HTTP interface over the decoding engine."""
