@@ -193,13 +193,9 @@ def test_gradients_of_each_part_are_rounded_and_their_sum_is_not() -> None:
 KERNEL = "decoder/logits_dense/kernel"
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_frozen_weights_keep_their_bits_and_have_no_gradient(accumulation: int) -> None:
-    setup = tiny_setup(
-        "trainable_parameters_mask=mlp/,norm",
-        f"gradient_accumulation_steps={accumulation}",
-        f"per_device_batch_size={ROWS // accumulation}",
-    )
+def test_frozen_weights_keep_their_bits_and_have_no_gradient() -> None:
+    parts = ("gradient_accumulation_steps=2", "per_device_batch_size=4")
+    setup = tiny_setup("trainable_parameters_mask=mlp/,norm", *parts)
     before = named_leaves(jax.device_get(start_state(setup).params))
     taken = take_steps(setup, ragged_batch(), steps=2)
     for name, leaf in taken.params.items():
