@@ -165,6 +165,45 @@ def test_the_factors_of_llama_3_are_recognized(tmp_path: Path) -> None:
         GGUFModel(str(tmp_path / "other.gguf"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "layers", "scalar"), [("gemma2", 26, 16), ("gemma2", 46, 8), ("gemma3", 62, 8)]
+)
+def test_gemma_norms_are_centered_and_its_scale_goes_by_its_size(
+    kind: str, layers: int, scalar: int, tmp_path: Path
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", kind)
+    writer.add_block_count(layers)
+    writer.add_context_length(640)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(8)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(16)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_sliding_window(32)
+    writer.add_final_logit_softcapping(30.0)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(8.0)
+    scale = np.linspace(-0.5, 0.5, 64, dtype=np.float32)
+    writer.add_tensor("token_embd.weight", np.ones((300, 64), np.float32))
+    writer.add_tensor("output_norm.weight", scale + 1)
+    writer.add_tensor("blk.3.post_ffw_norm.weight", scale + 1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = GGUFModel(str(tmp_path / "model.gguf"))
+    model = read_model(flat_source(model_settings(found.config, found.origin), found.origin))
+    assert (model.sliding_window_size, model.final_logits_soft_cap) == (32, 30.0)
+    assert (model.rope_type, model.rope_linear_scaling_factor) == ("linear", 8.0)
+    assert model.query_pre_attn_scalar == (0.0 if scalar == 16 else scalar)
+    assert model.logits_via_embedding
+    tensors = found.tensors(model)
+    for name in ("model.norm.weight", "model.layers.3.post_feedforward_layernorm.weight"):
+        np.testing.assert_allclose(tensors[name].read(), scale, atol=1e-7)
+    assert np.all(tensors["model.embed_tokens.weight"].read() == 1)
+
+
 def test_a_cut_short_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     write_gguf(file)
