@@ -82,20 +82,17 @@ def own_cache(tmp_path, monkeypatch):
 
 FEW = [("hf", 0, "concat_then_split"), ("weights", 0, "first_fit"), ("messages", 0, "first_fit")]
 ALL = [
-    (source, workers, kind)
-    for source in (
-        "txt",
-        "jsonl",
-        "parquet",
-        "arrayrecord",
-        "hf",
-        "weights",
-        "mixture",
-        "messages",
-        "completions",
-    )
-    for workers, kind in ((0, "first_fit"), (2, "concat_then_split"))
-] + [("stream", 0, kind) for kind in ("first_fit", "concat_then_split")]
+    ("txt", 2, "concat_then_split"),
+    ("jsonl", 2, "first_fit"),
+    ("parquet", 0, "first_fit"),
+    ("arrayrecord", 2, "concat_then_split"),
+    ("hf", 2, "first_fit"),
+    ("stream", 0, "concat_then_split"),
+    ("weights", 2, "concat_then_split"),
+    ("mixture", 0, "first_fit"),
+    ("messages", 2, "concat_then_split"),
+    ("completions", 0, "first_fit"),
+]
 
 
 def resumed(runs, keys, kind):
