@@ -3,8 +3,9 @@
     python benchmarks/decode.py [--models 20m 110m smollm2] [--requests 1 4 16 64] [--new 128]
 
 One JSON line a result. `limit` is the tokens a second that reading all weights and the cache once
-a step allows, at `memory_gb_per_second`, the rate at which the same process adds up an array that
-is larger than all caches of the processor; `ratio` is the part of it that was reached. Start-up is
+a step allows, at `memory_gb_per_second`, the rate at which the same process reads an array that is
+larger than all caches of the processor, adding it up or multiplying it by a vector, whichever is
+faster; `ratio` is the part of it that was reached. Start-up is
 the wall time from process start to the first token of `python -m maxtext.decode`, with a warm
 compilation cache.
 """
@@ -44,14 +45,16 @@ def bandwidth() -> float:
     import jax
     import jax.numpy as jnp
 
-    large = jnp.ones(BANDWIDTH_BYTES // 4, jnp.float32)
-    # By both halves at once: one sum alone may be taken by one core.
-    add = jax.jit(lambda x: jnp.sum(x.reshape(64, -1), axis=1)).lower(large).compile()
+    large = jnp.ones((4096, BANDWIDTH_BYTES // 4 // 4096), jnp.float32)
+    vector = jnp.ones(large.shape[0], jnp.float32)
+    ways = (lambda large, _: jnp.sum(large, axis=1), lambda large, vector: vector @ large)
     seconds = []
-    for _ in range(8):
-        began = time.perf_counter()
-        jax.block_until_ready(add(large))
-        seconds.append(time.perf_counter() - began)
+    for way in ways:
+        read = jax.jit(way).lower(large, vector).compile()
+        for _ in range(6):
+            began = time.perf_counter()
+            jax.block_until_ready(read(large, vector))
+            seconds.append(time.perf_counter() - began)
     return BANDWIDTH_BYTES / min(seconds)
 
 
@@ -130,7 +133,7 @@ def measure_start(model: str) -> dict[str, object]:
         argv = [f"base_output_directory={folder}", f"jax_cache_dir={folder}/cache", "run_name=run"]
         argv += model_keys(model)
         train = [*argv, "steps=1", "dataset_type=synthetic", "per_device_batch_size=1"]
-        command = [sys.executable, "-m", "maxtext.train", *train, "opt_type=adamw"]
+        command = [sys.executable, "-m", "maxtext.train", *train]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         seconds = 0.0
         for _ in range(2):
