@@ -18,6 +18,17 @@ MESHES = {
     "fsdp 2 x tensor 4": {"ici_tensor_parallelism": 4, "logical_axis_rules": KV_SPLIT_OFF},
     "data 2 x fsdp 2 x tensor 2": {"ici_data_parallelism": 2, "ici_tensor_parallelism": 2},
 }
+# Five layers with a window and one without.
+GEMMA3 = {
+    "decoder_block": "gemma3",
+    "base_num_decoder_layers": 6,
+    "sliding_window_size": 9,
+    "mlp_activations": "gelu,linear",
+    "logits_via_embedding": "true",
+    "use_qk_norm": "true",
+    "rope_max_timescale": 1e6,
+    "local_rope_max_timescale": 1e4,
+}
 SPLIT_ROWS = {
     "tensor_sequence 4": {
         "ici_tensor_sequence_parallelism": 4,
@@ -61,22 +72,29 @@ def data(documents):
 @pytest.fixture(scope="module")
 def one_device(documents, tmp_path_factory):
     """The steps on one device without any of the ways to save memory, by KV heads and packing."""
-    folder = tmp_path_factory.mktemp("one_device")
-    cases = list(itertools.product((2, 8), (True, False)))
-    t0 = os.path.join(os.path.dirname(__file__), "t0.yml")
-    commands = [
-        [
-            t0,
-            *(f"{key}={value}" for key, value in data(documents).items()),
-            f"base_num_kv_heads={kv_heads}",
-            f"packing={str(packing).lower()}",
-            f"per_device_batch_size={ROWS}",
-            "scan_layers=false",
-            "remat_policy=none",
-            f"metrics_file={folder / f'{kv_heads}-{packing}'}",
-        ]
-        for kv_heads, packing in cases
-    ]
+    cases = {
+        (kv_heads, packing): {"base_num_kv_heads": kv_heads, "packing": packing}
+        for kv_heads, packing in itertools.product((2, 8), (True, False))
+    }
+    return run_on_one_device(cases, documents, tmp_path_factory.mktemp("one_device"))
+
+
+@pytest.fixture(scope="module")
+def gemma_on_one_device(documents, tmp_path_factory):
+    """The same of Gemma 3, by packing."""
+    cases = {packing: GEMMA3 | {"packing": packing} for packing in (True, False)}
+    return run_on_one_device(cases, documents, tmp_path_factory.mktemp("gemma"))
+
+
+def run_on_one_device(cases, documents, folder):
+    """The logged steps of each case, all run by one process."""
+    plain = {"per_device_batch_size": ROWS, "scan_layers": "false", "remat_policy": "none"}
+    commands = []
+    for index, keys in enumerate(cases.values()):
+        given = data(documents) | plain | keys | {"metrics_file": folder / str(index)}
+        given["packing"] = str(given["packing"]).lower()
+        t0 = os.path.join(os.path.dirname(__file__), "t0.yml")
+        commands.append([t0, *(f"{key}={value}" for key, value in given.items())])
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     subprocess.run(
         [sys.executable, "-c", RUN_ALL, json.dumps(commands)],
@@ -84,12 +102,10 @@ def one_device(documents, tmp_path_factory):
         check=True,
         timeout=300,
     )
-    return {
-        case: [
-            json.loads(line) for line in (folder / f"{case[0]}-{case[1]}").read_text().splitlines()
-        ]
-        for case in cases
-    }
+    files = [(folder / str(index)).read_text().splitlines() for index in range(len(cases))]
+    records = [[json.loads(line) for line in lines] for lines in files]
+    steps = [[record for record in one if "loss" in record] for one in records]
+    return dict(zip(cases, steps, strict=True))
 
 
 def assert_same_steps(got, want) -> None:
@@ -170,6 +186,17 @@ def test_rows_split_over_devices_take_the_steps_of_one_device(
     runs, documents, one_device, mesh, keys
 ) -> None:
     check(runs, documents, one_device, mesh, **keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", SPLIT_ROWS)
+def test_windows_over_split_rows_take_the_steps_of_one_device(
+    runs, documents, gemma_on_one_device, mesh
+) -> None:
+    packing = mesh != "context 4, in order"
+    keys = GEMMA3 | SPLIT_ROWS[mesh] | {"packing": packing, "per_device_batch_size": ROWS / 8}
+    got = runs.here("cell", **data(documents), **keys)
+    assert_same_steps(got, gemma_on_one_device[packing])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 
 from maxtext.ops.attention import (
     Arithmetic,
@@ -217,17 +218,24 @@ def test_bfloat16_is_near_float64(flags: dict[str, bool], tolerance: float) -> N
     assert np.sqrt(np.mean(error**2)) < tolerance * want.std()
 
 
-SPLASH = functools.partial(splash_flash_attention, interpret=True)
 # What is handed to cuDNN, done by XLA.
 CUDNN = functools.partial(cudnn_flash_attention, implementation="xla")
 
 
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the kernel for TPUs here."""
+    make = functools.partial(splash_attention.make_splash_mha, interpret=True)
+    monkeypatch.setattr(splash_attention, "make_splash_mha", make)
+
+
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     ("kernel", "heads", "kv_heads", "head_dim", "pattern"),
     [
-        (SPLASH, 4, 4, 128, FULL),
-        (SPLASH, 4, 2, 64, AttentionPattern(scale=0.3, window=30)),
-        (SPLASH, 3, 1, 64, AttentionPattern(scale=1.0, soft_cap=3.0)),
+        (splash_flash_attention, 4, 4, 128, FULL),
+        (splash_flash_attention, 4, 2, 64, AttentionPattern(scale=0.3, window=30)),
+        (splash_flash_attention, 3, 1, 64, AttentionPattern(scale=1.0, soft_cap=3.0)),
         (CUDNN, 4, 2, 16, FULL),
         (CUDNN, 6, 2, 16, AttentionPattern(scale=0.5, window=30)),
     ],

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from maxtext.ops.attention import Arithmetic, AttentionPattern, dot_product_attention
 from maxtext.ops.context_attention import Context, context_attention, rounds
+from maxtext.ops.flash_attention import splash_flash_attention
 from maxtext.parallel.rows import RowSplit
 
 ROWS, LENGTH = 2, 48
@@ -36,23 +38,24 @@ def operands(dtype: str = "float32"):
     return q, k, v, jnp.asarray((random.random((ROWS, LENGTH)) < 0.1).cumsum(axis=1), jnp.int32)
 
 
-def in_order_of_devices(x: jax.Array, split: RowSplit) -> jax.Array:
-    places = np.arange(LENGTH).reshape(split.held.size, -1)
-    return x[:, places[split.held.reshape(-1)].reshape(-1)]
-
-
 def split_attention(how: Context, pattern: AttentionPattern):
-    """`context_attention` of whole arrays, on as many devices as a row is split over."""
-    mesh = Mesh(jax.devices()[: how.split.ways], ("context",), axis_types=(AxisType.Auto,))
+    """`context_attention` of whole arrays."""
+    op = functools.partial(context_attention, context=how, pattern=pattern)
+    return over_devices(op, how.split)
+
+
+def over_devices(op, split: RowSplit):
+    """The op on as many devices as a row is split over, of whole arrays in their own order."""
+    mesh = Mesh(jax.devices()[: split.ways], ("context",), axis_types=(AxisType.Auto,))
     parts = P(None, "context")
     run = jax.shard_map(
-        functools.partial(context_attention, context=how, pattern=pattern),
+        op,
         mesh=mesh,
         in_specs=(parts, parts, parts, P()),
         out_specs=parts,
         check_vma=False,
     )
-    return lambda q, k, v, s: run(*(in_order_of_devices(x, how.split) for x in (q, k, v)), s)
+    return lambda q, k, v, segments: run(*map(split.reordered, (q, k, v)), segments)
 
 
 def value_and_gradients(attend, arrays):
@@ -88,13 +91,52 @@ def test_split_rows_attend_as_whole_rows_do(
 
     def whole(q, k, v, segments):
         out = dot_product_attention(q, k, v, segments, pattern=PATTERNS[pattern])
-        return in_order_of_devices(out, how.split)
+        return how.split.reordered(out)
 
     with jax.default_matmul_precision("highest"):
         want = value_and_gradients(whole, arrays)
         got = value_and_gradients(split_attention(how, PATTERNS[pattern]), arrays)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-6)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the kernel for TPUs here."""
+    make = functools.partial(splash_attention.make_splash_mha, interpret=True)
+    monkeypatch.setattr(splash_attention, "make_splash_mha", make)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("balanced", "pattern"),
+    [
+        (True, AttentionPattern(scale=0.2)),
+        (False, AttentionPattern(scale=0.2)),
+        (True, AttentionPattern(scale=0.2, window=60, soft_cap=2.0)),
+    ],
+    ids=str,
+)
+def test_the_kernel_for_tpus_attends_over_split_rows(
+    balanced: bool, pattern: AttentionPattern
+) -> None:
+    split = RowSplit(axes=("context",), ways=2, balanced=balanced)
+    random = np.random.default_rng(0)
+    q, k, v = (
+        jnp.asarray(random.normal(size=(1, 512, heads, 64)), jnp.float32) for heads in (2, 1, 1)
+    )
+    segments = jnp.asarray((random.random((1, 512)) < 0.02).cumsum(axis=1), jnp.int32)
+
+    def whole(q, k, v, segments):
+        return split.reordered(dot_product_attention(q, k, v, segments, pattern=pattern))
+
+    kernel = functools.partial(splash_flash_attention, split=split, pattern=pattern)
+    with jax.default_matmul_precision("highest"):
+        want = value_and_gradients(whole, (q, k, v, segments))
+        got = value_and_gradients(over_devices(kernel, split), (q, k, v, segments))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("flags", [{}, {"float32_logits": False}, {"float32_qk_product": True}])

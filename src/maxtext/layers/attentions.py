@@ -102,8 +102,7 @@ def training_attend(
     if config.attention == "dot_product":
         op = _plain(config, split)
     else:
-        assert split.ways == 1, "the kernels see whole rows"
-        op = _kernel(config.attention, max_segments)
+        op = _kernel(config.attention, max_segments, split)
     # What XLA can split over devices by itself.
     divisible = config.attention == "dot_product" and split.ways == 1
 
@@ -128,18 +127,18 @@ def _plain(config: ComputeConfig, split: RowSplit) -> Callable[..., jax.Array]:
     return functools.partial(context_attention, context=context)
 
 
-def _kernel(attention: str, max_segments: int | None) -> Callable[..., jax.Array]:
+def _kernel(attention: str, max_segments: int | None, split: RowSplit) -> Callable[..., jax.Array]:
     """Attention by a kernel for one kind of device."""
+    if attention == "flash" and jax.default_backend() == "tpu":
+        return functools.partial(flash_attention.splash_flash_attention, split=split)
+    assert split.ways == 1, "other kernels see whole rows"
     if attention == "cudnn_flash_jax":
         return flash_attention.cudnn_flash_attention
     if attention == "cudnn_flash_te":
         assert max_segments is not None, "Transformer Engine must know how many documents there are"
         return functools.partial(flash_attention.te_flash_attention, max_segments=max_segments)
     assert attention == "flash", "`autoselected` is resolved before any layer runs"
-    return {
-        "tpu": flash_attention.splash_flash_attention,
-        "gpu": flash_attention.triton_flash_attention,
-    }[jax.default_backend()]
+    return flash_attention.triton_flash_attention
 
 
 def _per_device(

@@ -13,6 +13,7 @@ import jax
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import ComputeConfig, ModelConfig, RunConfig
 from maxtext.ops.flash_attention import FLASH_BLOCK
+from maxtext.parallel.rows import WHOLE, RowSplit
 
 _logger = logging.getLogger(__name__)
 
@@ -43,13 +44,18 @@ def config_errors() -> Generator[None]:
 
 
 def resolve(
-    config: ComputeConfig, model: ModelConfig, *, backend: str, length: int, row_ways: int = 1
+    config: ComputeConfig,
+    model: ModelConfig,
+    *,
+    backend: str,
+    length: int,
+    split: RowSplit = WHOLE,
 ) -> ComputeConfig:
     """The config with each `auto` replaced by what it means on this backend.
 
     Args:
         length: Tokens of a row.
-        row_ways: Devices that a row is split over.
+        split: How rows lie over devices.
 
     Raises:
         ValueError: The backend, the model or the row length does not allow the `attention`.
@@ -58,21 +64,32 @@ def resolve(
     if dtype == "auto":
         dtype = "float32" if backend == "cpu" else "bfloat16"
     if attention == "autoselected":
-        fits = backend == "tpu" and length % FLASH_BLOCK == 0 and row_ways == 1
-        attention = "flash" if fits else "dot_product"
-    if attention != "dot_product" and row_ways > 1:
-        raise ValueError(
-            f"attention={attention}: its kernel sees whole rows, and {row_ways} devices split them "
-            "(context parallelism); use dot_product"
-        )
+        fits = backend == "tpu" and length % (FLASH_BLOCK * split.held.size) == 0
+        ring = split.ways > 1 and config.context_parallel_strategy == "ring"
+        attention = "flash" if fits and not ring else "dot_product"
+    if attention != "dot_product" and split.ways > 1:
+        _check_split(attention, config.context_parallel_strategy, backend)
     if attention == "flash":
-        _check_flash(model, backend, length)
+        _check_flash(model, backend, length=length, unit=FLASH_BLOCK * split.held.size)
     elif attention != "dot_product":
         _check_cudnn(attention, dtype, backend)
     return config.model_copy(update={"dtype": dtype, "attention": attention})
 
 
-def _check_flash(model: ModelConfig, backend: str, length: int) -> None:
+def _check_split(attention: str, strategy: str, backend: str) -> None:
+    if attention != "flash" or backend == "gpu":
+        raise ValueError(
+            f"attention={attention}: its kernel sees whole rows, and context parallelism splits "
+            "them; use dot_product"
+        )
+    if strategy == "ring":
+        raise ValueError(
+            "attention=flash: its kernel is for context_parallel_strategy=all_gather; use that, or "
+            "dot_product for the ring"
+        )
+
+
+def _check_flash(model: ModelConfig, backend: str, *, length: int, unit: int) -> None:
     if backend == "cpu":
         raise ValueError("attention=flash: its kernels are for TPU and GPU; use dot_product on cpu")
     if backend == "gpu" and not _installed("tokamax"):
@@ -82,10 +99,8 @@ def _check_flash(model: ModelConfig, backend: str, length: int) -> None:
             f"attention=flash on GPU: attn_logits_soft_cap={model.attn_logits_soft_cap} is not in "
             "the kernel's backward pass; use dot_product"
         )
-    if length % FLASH_BLOCK:
-        raise ValueError(
-            f"attention=flash: max_target_length={length} is not a multiple of {FLASH_BLOCK}"
-        )
+    if length % unit:
+        raise ValueError(f"attention=flash: max_target_length={length} is not a multiple of {unit}")
 
 
 def _check_cudnn(attention: str, dtype: str, backend: str) -> None:

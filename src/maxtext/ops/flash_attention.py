@@ -1,15 +1,16 @@
 """`dot_product_attention` by kernels that others keep."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from maxtext.ops.attention import SAVED_NAME, AttentionPattern
+from maxtext.parallel.rows import WHOLE, RowSplit
 from maxtext.types import Array, Float, Int
 
-# What the length of a row must be a multiple of.
+# What the length of a row, or of each chunk that it is cut into, must be a multiple of.
 FLASH_BLOCK = 128
 
 
@@ -17,26 +18,53 @@ def splash_flash_attention(
     q: Float[Array, "B L H N"],
     k: Float[Array, "B L K N"],
     v: Float[Array, "B L K N"],
-    segments: Int[Array, "B L"],
+    segments: Int[Array, "B S"],
     *,
     pattern: AttentionPattern,
-    interpret: bool = False,
+    split: RowSplit = WHOLE,
 ) -> Float[Array, "B L H N"]:
     """Attention by JAX's splash attention kernel for TPU.
+
+    Args:
+        segments: Of whole rows, in their own order.
+        split: Where rows are split, which runs inside a shard_map: each device gathers all keys.
 
     Source: jax 0.11, experimental/pallas/ops/tpu/splash_attention.
     """
     # Imported here: it takes a quarter of a second, which only TPUs need to spend.
     from jax.experimental.pallas.ops.tpu import splash_attention
 
-    length, heads = q.shape[1:3]
-    block = next(size for size in (512, 256, FLASH_BLOCK) if length % size == 0)
+    kernel = _splash_kernel(segments.shape[1], q.shape[2], pattern, split)
+    own_segments = segments
+    if split.ways > 1:
+        me = jax.lax.axis_index(split.axes)
+        kernel = _of_device(kernel, me, split.ways)
+        own_segments = split.reordered(segments)
+        own_segments = jax.lax.dynamic_slice_in_dim(own_segments, me * q.shape[1], q.shape[1], 1)
+        k, v = (
+            split.restored(jax.lax.all_gather(x, split.axes, axis=1, tiled=True)) for x in (k, v)
+        )
+    # The kernel scales nothing.
+    heads_first = [x.swapaxes(1, 2) for x in (q * pattern.scale, k, v)]
+    ids = splash_attention.SegmentIds(own_segments, segments)
+    out: jax.Array = jax.vmap(kernel)(*heads_first, ids)  # pyright: ignore[reportAssignmentType]
+    return checkpoint_name(out.swapaxes(1, 2), SAVED_NAME)
+
+
+def _splash_kernel(length: int, heads: int, pattern: AttentionPattern, split: RowSplit) -> Any:
+    """The kernel for the queries of all devices that split a row."""
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    chunk = length // split.held.size
+    block = next(size for size in (512, 256, FLASH_BLOCK) if chunk % size == 0)
     square = (length, length)
     if pattern.window is None:
         mask = splash_attention.CausalMask(square)
     else:
         mask = splash_attention.LocalMask(square, (pattern.window - 1, 0), offset=0)
-    kernel = splash_attention.make_splash_mha(
+    # The place of each query in its row.
+    mask.q_sequence = split.places(length)
+    return splash_attention.make_splash_mha(
         mask=splash_attention.MultiHeadMask([mask] * heads),
         block_sizes=splash_attention.BlockSizes(
             block_q=block,
@@ -47,16 +75,32 @@ def splash_flash_attention(
             block_kv_dq=block,
         ),
         head_shards=1,
-        q_seq_shards=1,
+        q_seq_shards=split.ways,
         attn_logits_soft_cap=pattern.soft_cap,
         residual_checkpoint_name=SAVED_NAME,
-        interpret=interpret,
     )
-    # The kernel scales nothing.
-    heads_first = [x.swapaxes(1, 2) for x in (q * pattern.scale, k, v)]
-    ids = splash_attention.SegmentIds(segments, segments)
-    out: jax.Array = jax.vmap(kernel)(*heads_first, ids)  # pyright: ignore[reportAssignmentType]
-    return checkpoint_name(out.swapaxes(1, 2), SAVED_NAME)
+
+
+def _of_device(kernel: Any, index: jax.Array, ways: int) -> Any:
+    """The kernel for the queries of one of `ways` devices, as its sharding spec has it."""
+
+    def part(x: jax.Array | None, dim: int) -> jax.Array | None:
+        if x is None:
+            return None
+        size = x.shape[dim] // ways
+        return jax.lax.dynamic_slice_in_dim(x, index * size, size, dim)
+
+    infos, static = kernel.tree_flatten()
+    parts = [
+        info._replace(
+            data_next=part(info.data_next, 1),
+            mask_next=part(info.mask_next, 1),
+            block_mask=part(info.block_mask, 1),
+            q_sequence=part(info.q_sequence, 0),
+        )
+        for info in infos
+    ]
+    return kernel.tree_unflatten(static, parts)
 
 
 def triton_flash_attention(

@@ -34,19 +34,36 @@ class RowSplit:
             return first
         return np.concatenate([first, 2 * self.ways - 1 - first], axis=1)
 
+    def places(self, length: int) -> np.ndarray:
+        """The place in its row of each token, in the order that devices hold them."""
+        return np.arange(length, dtype=np.int32).reshape(self.held.size, -1)[self._order].ravel()
+
     def reordered(self, x: jax.Array) -> jax.Array:
-        """Arrays [rows, length], the tokens of a row in the order that devices hold them."""
-        order = self.held.reshape(-1)
+        """Arrays [rows, length, ...], the tokens of a row in the order that devices hold them."""
+        return self._by_chunk(x, self._order)
+
+    def restored(self, x: jax.Array) -> jax.Array:
+        """The inverse of `reordered`."""
+        return self._by_chunk(x, np.argsort(self._order))
+
+    @property
+    def _order(self) -> np.ndarray:
+        return self.held.reshape(-1)
+
+    def _by_chunk(self, x: jax.Array, order: np.ndarray) -> jax.Array:
         if (order == np.arange(order.size)).all():
             return x
-        chunks = x.reshape(x.shape[0], order.size, -1)
+        chunks = x.reshape(x.shape[0], order.size, -1, *x.shape[2:])
         return chunks[:, order].reshape(x.shape)
+
+
+WHOLE = RowSplit()
 
 
 def row_split(layout: Layout | None) -> RowSplit:
     """How `layout` splits rows where attention runs."""
     if layout is None or (ways := layout.ways("attn_activation_length")) == 1:
-        return RowSplit()
+        return WHOLE
     axes = layout.mesh_axes("attn_activation_length")
     return RowSplit(axes=axes, ways=ways, balanced=layout.balanced_rows)
 

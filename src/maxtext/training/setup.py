@@ -123,13 +123,12 @@ def prepare(config: Config) -> Setup:
     set_up_jax(config.run, config.compute)
     with config_errors():
         layout = make_layout(config.mesh, jax.devices())
-        length, ways = config.data.max_target_length, row_split(layout).ways
         compute = resolve(
             config.compute,
             config.model,
             backend=jax.default_backend(),
-            length=length,
-            row_ways=ways,
+            length=config.data.max_target_length,
+            split=row_split(layout),
         )
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         specs = model_params(model)

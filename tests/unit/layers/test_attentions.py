@@ -9,6 +9,7 @@ from maxtext.layers import attentions
 from maxtext.layers.attentions import training_attend
 from maxtext.ops.attention import AttentionPattern, dot_product_attention
 from maxtext.parallel.layout import use_layout
+from maxtext.parallel.rows import WHOLE, RowSplit
 from tiny import tiny_setup
 
 PATTERN = AttentionPattern(scale=0.3, window=9)
@@ -19,7 +20,12 @@ REPLICATED = "logical_axis_rules={kv_heads: [], activation_kv_heads: []}"
 def flash_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of a kernel that XLA cannot split, around an op that runs here."""
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    monkeypatch.setattr(attentions.flash_attention, "splash_flash_attention", dot_product_attention)
+
+    def kernel(*operands: jax.Array, pattern: AttentionPattern, split: RowSplit) -> jax.Array:
+        assert split == WHOLE
+        return dot_product_attention(*operands, pattern=pattern)
+
+    monkeypatch.setattr(attentions.flash_attention, "splash_flash_attention", kernel)
 
 
 @pytest.mark.usefixtures("flash_on_cpu")

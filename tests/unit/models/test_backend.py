@@ -10,6 +10,7 @@ import pytest
 from maxtext.config.errors import ConfigError
 from maxtext.config.load import load
 from maxtext.models.backend import config_errors, resolve, set_up_jax
+from maxtext.parallel.rows import RowSplit
 
 
 def resolved(backend: str, *argv: str, length: int = 512) -> tuple[str, str]:
@@ -33,13 +34,39 @@ def test_auto_means_what_the_backend_is_good_at(
     assert resolved(backend, length=length) == want
 
 
-@pytest.mark.parametrize("kernel", ["flash", "cudnn_flash_jax"])
-def test_rows_that_are_split_go_without_kernels(kernel: str) -> None:
-    model = load((), {}).config.model
-    split = functools.partial(resolve, model=model, backend="tpu", length=512, row_ways=2)
-    assert split(load((), {}).config.compute).attention == "dot_product"
-    with pytest.raises(ValueError, match=f"attention={kernel}: its kernel sees whole rows, and 2"):
-        split(load((f"attention={kernel}",), {}).config.compute)
+def split_rows(backend: str, *argv: str, length: int = 512) -> str:
+    """The attention of rows that are cut into four chunks for two devices."""
+    config, split = load(argv, {}).config, RowSplit(axes=("context",), ways=2, balanced=True)
+    how = {"backend": backend, "length": length, "split": split}
+    return resolve(config.compute, config.model, **how).attention
+
+
+def test_auto_means_what_works_on_rows_that_are_split() -> None:
+    assert split_rows("tpu") == "flash"
+    assert split_rows("tpu", length=256) == "dot_product"
+    assert split_rows("tpu", "context_parallel_strategy=ring") == "dot_product"
+    assert split_rows("gpu") == split_rows("cpu") == "dot_product"
+
+
+@pytest.mark.parametrize(
+    ("backend", "argv", "says"),
+    [
+        ("gpu", ("attention=flash",), "attention=flash: its kernel sees whole rows, and context"),
+        ("gpu", ("attention=cudnn_flash_jax",), "attention=cudnn_flash_jax: its kernel sees whole"),
+        (
+            "tpu",
+            ("attention=flash", "context_parallel_strategy=ring"),
+            "attention=flash: its kernel is for context_parallel_strategy=all_gather; use that, or",
+        ),
+    ],
+)
+def test_kernels_are_refused_on_rows_that_they_cannot_split(
+    backend: str, argv: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        split_rows(backend, *argv)
+    with pytest.raises(ValueError, match="max_target_length=640 is not a multiple of 512"):
+        split_rows("tpu", "attention=flash", length=640)
 
 
 def test_what_is_given_stays() -> None:

@@ -18,6 +18,8 @@ def test_a_device_holds_an_early_and_a_late_chunk() -> None:
     row = np.arange(12)[None]
     got = split.reordered(jax.numpy.asarray(row))
     assert got.tolist() == [[0, 1, 10, 11, 2, 3, 8, 9, 4, 5, 6, 7]]
+    assert split.places(12).tolist() == got[0].tolist()
+    assert (split.restored(got) == row).all()
 
 
 def test_rows_that_are_not_balanced_stay_in_order() -> None:
