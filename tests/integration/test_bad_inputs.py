@@ -369,7 +369,7 @@ BAD_DECODING = {
         "run_name=r decode_eos_ids=[256]", ("decode_eos_ids", "0 to 255"), files=RUN
     ),
     "an empty stop text": Bad(
-        "run_name=r stop_strings=['']", ("stop_strings", "an empty text"), files=RUN
+        "run_name=r stop_strings=['']", ("stop_strings=['']", "must be a list"), files=RUN
     ),
     "no model": Bad("prompt=hello", ("nothing says which model to use", "load_parameters_path")),
     "a run that is not there": Bad("run_name=gone", ("there is no checkpoint in output/gone",)),

@@ -12,8 +12,6 @@ def clashes(config: Config) -> Iterator[Clash]:
     if decode.decode_logprobs >= 0 and not decode.prompts_file:
         message = "would be ignored: they are printed with prompts_file only"
         yield Clash(("decode_logprobs",), message, "put the prompt into a file")
-    if not all(decode.stop_strings):
-        yield Clash(("stop_strings",), "must not hold an empty text", "leave it out")
     vocab_size = config.model.vocab_size
     if not all(one.isdecimal() and int(one) < vocab_size for one in decode.decode_eos_ids):
         message = f"tokens of this model are 0 to {vocab_size - 1}"
