@@ -68,12 +68,6 @@ def row_split(layout: Layout | None) -> RowSplit:
     return RowSplit(axes=axes, ways=ways, balanced=layout.balanced_rows)
 
 
-def with_whole_rows(layout: Layout) -> Layout:
-    """The layout without rules that split rows: their tokens may be taken one by one."""
-    rules = {name: () if name in _LENGTHS else axes for name, axes in layout.rules.items()}
-    return dataclasses.replace(layout, rules=rules)
-
-
 def check_length(layout: Layout, length: int) -> None:
     """Holds the length of a row against the mesh.
 

@@ -5,7 +5,7 @@ import pytest
 from maxtext.config.load import load
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.mesh import make_layout
-from maxtext.parallel.rows import RowSplit, check_length, row_split, with_whole_rows
+from maxtext.parallel.rows import RowSplit, check_length, row_split
 
 
 def layout(*argv: str) -> Layout:
@@ -61,14 +61,6 @@ def test_rows_that_do_not_divide_are_refused_with_lengths_that_do(
 ) -> None:
     with pytest.raises(ValueError, match=f"^max_target_length={length}: {says}"):
         check_length(layout(*argv), length)
-
-
-def test_rows_may_be_left_whole() -> None:
-    split = layout("ici_context_parallelism=4", "ici_tensor_sequence_parallelism=2")
-    whole = with_whole_rows(split)
-    assert row_split(whole) == RowSplit()
-    check_length(whole, 31)
-    assert whole.ways("activation_mlp") == split.ways("activation_mlp") == 2
 
 
 def test_rows_that_divide_are_taken() -> None:
