@@ -185,15 +185,21 @@ def test_a_damaged_step_is_named_beside_the_intact_one(runs, damaged, damage, ca
 def test_anothers_model_is_refused_with_paths_and_shapes(runs, capsys) -> None:
     runs.here("other", run_name="other", **SAVES)
     capsys.readouterr()
-    for keys in (
-        {"run_name": "other"},
-        {"load_parameters_path": runs.output / "other"},
-        {"load_full_state_path": runs.output / "other"},
+    shapes = "mlp/wi_0/kernel float32[2,64,128], this run wants float32[2,64,192]"
+    # The model of a new run is what the weights that it starts from are of.
+    contradicts = "base_mlp_dim=192 (command line): contradicts 128 of "
+    override = {"override_model_config": True}
+    for keys, says in (
+        ({"run_name": "other"}, shapes),
+        ({"load_parameters_path": runs.output / "other"}, contradicts),
+        ({"load_parameters_path": runs.output / "other", **override}, shapes),
+        ({"load_full_state_path": runs.output / "other"}, contradicts),
+        ({"load_full_state_path": runs.output / "other", **override}, shapes),
     ):
         assert runs.code("mine", base_mlp_dim=192, **SAVES, **keys) == 2
         err = capsys.readouterr().err
         assert "Traceback" not in err
-        assert "mlp/wi_0/kernel float32[2,64,128], this run wants float32[2,64,192]" in err
+        assert says in err
         assert not (runs.folder / "mine.jsonl").exists()
     assert [entry.name for entry in runs.output.iterdir()] == ["other"]
     assert runs.checkpoints("other") == [5]

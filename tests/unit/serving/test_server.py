@@ -313,10 +313,11 @@ def test_a_full_queue_sends_clients_away(serving) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_pages(serving, stream, caplog) -> None:
-    engine = FakeEngine()
+    # So many that no answer has ended before the server knows that the client left.
+    engine, many = FakeEngine(max_length=10**9), 10**8
     with serving(engine=engine) as served:
         engine.gate.clear()
-        connection = ask(served, stream=stream, n=3, prompt=["a" * 20, "b"])
+        connection = ask(served, stream=stream, n=3, prompt=["a" * 20, "b"], max_tokens=many)
         served.wait("num_running", 6)
         if stream:
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
