@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys, time
 import yaml
-from maxtext.config.schema import DataConfig
+from maxtext.config.schema_training import DataConfig
 from maxtext.data.batch import Shard
 from maxtext.data.iterators import make_train_iterator
 from maxtext.data.prefetch import DevicePrefetcher

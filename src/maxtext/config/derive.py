@@ -5,12 +5,7 @@ from collections.abc import Iterable, Iterator, Set
 from maxtext.config import derive_data, derive_decode, derive_optimizer
 from maxtext.config.errors import Clash, did_you_mean
 from maxtext.config.keys import RULES
-from maxtext.config.schema import (
-    DEGREES,
-    ComputeConfig,
-    Config,
-    MeshConfig,
-)
+from maxtext.config.schema import DEGREES, ComputeConfig, Config, MeshConfig
 
 _NOT_YET = {
     "stage": "pipeline parallelism (layers in stages on different devices)",

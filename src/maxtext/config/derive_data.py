@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Set
 
 from maxtext.config.errors import Clash
-from maxtext.config.schema import Config, DataConfig, TrainingConfig
+from maxtext.config.schema import Config
+from maxtext.config.schema_training import DataConfig, TrainingConfig
 
 _NAMES_DATA = frozenset(
     (

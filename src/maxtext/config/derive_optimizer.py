@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Set
 
 from maxtext.config.errors import Clash
-from maxtext.config.schema import Config, OptimizerConfig, TrainingConfig
+from maxtext.config.schema import Config
+from maxtext.config.schema_training import OptimizerConfig, TrainingConfig
 
 _ADAM = ("adamw", "muon")
 _OPTIMIZERS: Mapping[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from maxtext.config.yaml_files import base_file, read_file
 _HEAD = """\
 # Every key
 
-Made by `python -m maxtext.config.docs` from `src/maxtext/config/schema.py` and `configs/base.yml`;
+Made by `python -m maxtext.config.docs` from `src/maxtext/config/schema*.py` and `configs/base.yml`;
 a test holds it current.
 
     python -m maxtext.train [FILE.yml] [KEY=VALUE | --KEY VALUE] ...

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from maxtext.config.errors import Clash
 from maxtext.config.mixtures import train_parts
-from maxtext.config.schema import CheckpointConfig, Config, DataConfig
+from maxtext.config.schema import Config
+from maxtext.config.schema_training import CheckpointConfig, DataConfig
 from maxtext.config.trained import find_model, step_folder
 
 _LONGEST_NAME = 255

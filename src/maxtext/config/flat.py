@@ -6,7 +6,8 @@ from pydantic import ValidationError
 
 from maxtext.config.errors import ConfigError, Origin, Problem
 from maxtext.config.keys import RULES, keys, sections
-from maxtext.config.schema import Config, Section
+from maxtext.config.schema import Config
+from maxtext.config.section import Section
 from maxtext.config.sources import Setting, Source, unknown
 from maxtext.config.values import Json, Refused, Value, choice_hint, parse_json, value_text
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypeAliasType, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from maxtext.config.schema import Config, Rules, Section
+from maxtext.config.schema import Config, Rules
+from maxtext.config.section import Section
 
 type Kind = Literal["text", "flag", "whole", "number", "choice", "list", "rules"]
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import yaml
 
-from maxtext.config.schema import DataConfig
+from maxtext.config.schema_training import DataConfig
 from maxtext.config.values import scalar_text
 from maxtext.config.yaml_files import Entry, mapping_entries, read_file
 

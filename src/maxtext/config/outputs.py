@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Set
 
 from maxtext.config.errors import Clash
-from maxtext.config.schema import CheckpointConfig, Config, ProfileConfig, TrainingConfig
+from maxtext.config.schema import Config
+from maxtext.config.schema_training import CheckpointConfig, ProfileConfig, TrainingConfig
 
 
 def clashes(config: Config, user_keys: Set[str]) -> Iterator[Clash]:

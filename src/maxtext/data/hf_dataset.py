@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from maxtext.config.schema import DataConfig
+from maxtext.config.schema_training import DataConfig
 from maxtext.data.batch import Shard
 from maxtext.data.records import Document, Form, require_columns
 from maxtext.data.stream import Stream

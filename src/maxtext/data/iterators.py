@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from maxtext.config.schema import DataConfig
+from maxtext.config.schema_training import DataConfig
 from maxtext.data.batch import Batch, BatchIterator, Shard, State, check_state, host_batch
 from maxtext.data.packing import Cursor, Kind, Rows, TokenDocument, fill
 

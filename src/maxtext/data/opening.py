@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maxtext.config.mixtures import Part, train_parts
-from maxtext.config.schema import DataConfig
+from maxtext.config.schema_training import DataConfig
 from maxtext.data.chat import ChatColumns
 from maxtext.data.chat_template import ChatTemplate
 from maxtext.data.records import Columns, Form, Source

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from maxtext.config.schema import DataConfig
+from maxtext.config.schema_training import DataConfig
 
 
 class Tokenizer(Protocol):

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from maxtext.config.schema import Config, DecodeConfig
+from maxtext.config.schema import Config
+from maxtext.config.schema_serving import DecodeConfig
 from maxtext.conversion.loading import load_weights
 from maxtext.data.tokenizer import Tokenizer, load_tokenizer
 from maxtext.decoding.cache import cache_bytes

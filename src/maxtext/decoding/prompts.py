@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from maxtext.config.errors import ConfigError, Problem
-from maxtext.config.schema import Config, DecodeConfig
+from maxtext.config.schema import Config
+from maxtext.config.schema_serving import DecodeConfig
 from maxtext.data.opening import find_chat_template
 from maxtext.data.tokenizer import Tokenizer
 from maxtext.decoding.requests import Request, Sampling

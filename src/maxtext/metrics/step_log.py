@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from maxtext.config.schema import MetricsConfig
+from maxtext.config.schema_training import MetricsConfig
 from maxtext.metrics.goodput import percentages
 from maxtext.metrics.history import json_line, open_history, writing
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from maxtext.config.schema import OptimizerConfig
+from maxtext.config.schema_training import OptimizerConfig
 from maxtext.optim.adafactor import adafactor
 from maxtext.optim.momentum import momentum, muon
 from maxtext.optim.spikes import SpikeFilter

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from maxtext.config.schema import OptimizerConfig
+from maxtext.config.schema_training import OptimizerConfig
 
 type Schedule = Callable[[int], float]
 

@@ -9,7 +9,7 @@ from typing import override
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from maxtext.config.schema import ServeConfig
+from maxtext.config.schema_serving import ServeConfig
 from maxtext.decoding.requests import Event
 from maxtext.decoding.requests import Request as Wanted
 from maxtext.serving.answers import Answer, Chats, Completions, Form, Piece, joined, piece

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Generator
 
 from maxtext.config.errors import ConfigError, Problem
-from maxtext.config.schema import ServeConfig
+from maxtext.config.schema_serving import ServeConfig
 
 _BACKLOG = 2048
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from maxtext.config.schema import ProfileConfig
+from maxtext.config.schema_training import ProfileConfig
 from maxtext.training.recorder import Recorder
 
 _logger = logging.getLogger(__name__)

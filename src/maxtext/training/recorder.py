@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 
 import jax
 
-from maxtext.config.schema import TrainingConfig
+from maxtext.config.schema_training import TrainingConfig
 from maxtext.metrics.goodput import Goodput
 from maxtext.metrics.step_log import SOURCE_TOKENS, StepLog, StepRecord
 from maxtext.training.step import StepMetrics

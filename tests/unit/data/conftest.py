@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from maxtext.config.schema import DataConfig
+from maxtext.config.schema_training import DataConfig
 
 ROOT = Path(__file__).parents[3]
 

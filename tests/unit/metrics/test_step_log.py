@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from maxtext.config.schema import MetricsConfig
+from maxtext.config.schema_training import MetricsConfig
 from maxtext.metrics.step_log import EvalRecord, StepLog, StepRecord, Workload
 
 WORKLOAD = Workload(
