@@ -150,9 +150,10 @@ def token_documents(
         flags.FLAGS.mark_as_parsed()
     iterator = iter(groups)
     try:
-        documents = _split(iterator, limit=count)
-        for index, tokens in enumerate(documents, start):
-            yield TokenDocument(tokens, order.source(index), order.taken(index) if dealt else 0)
+        # Closed before the workers, whose memory it holds.
+        with contextlib.closing(_split(iterator, limit=count)) as documents:
+            for index, tokens in enumerate(documents, start):
+                yield TokenDocument(tokens, order.source(index), order.taken(index) if dealt else 0)
     finally:
         if reading.num_workers:
             # Grain closes only the workers it has taken an element from; asking for the state
