@@ -13,6 +13,7 @@ import jax
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import ComputeConfig, ModelConfig, RunConfig
 from maxtext.ops.flash_attention import FLASH_BLOCK
+from maxtext.parallel.distributed import set_up_virtual_devices
 from maxtext.parallel.rows import WHOLE, RowSplit
 
 _logger = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ def set_up_jax(run: RunConfig, compute: ComputeConfig) -> None:
     Raises:
         ConfigError: There are no devices of the kind that the environment asks for.
     """
+    set_up_virtual_devices()
     if run.jax_cache_dir and jax.config.jax_compilation_cache_dir is None:
         _use_cache(os.path.expanduser(run.jax_cache_dir))
     precision = compute.matmul_precision

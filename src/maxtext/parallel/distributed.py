@@ -11,13 +11,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from maxtext.config.schema import RunConfig
 
-# The CPU client runs one blocking collective a local device; with a pool as small as the cores it
-# would wait for ever.
+# The CPU client blocks a thread for each local device in a collective, and products wait for threads
+# of the same pool: one as small as the cores may wait for ever.
 CPU_THREADS = "32"
 # Virtual CPU devices may start independent collectives each in an order of its own, until every
 # thread waits for one that has none. This flag of XLA gives all of them one order.
 VIRTUAL_DEVICES = "xla_force_host_platform_device_count"
 ONE_ORDER = "xla_cpu_enable_concurrency_optimized_scheduler"
+
+
+def set_up_virtual_devices() -> None:
+    """Keeps virtual CPU devices from waiting for each other for ever; before jax makes devices."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if VIRTUAL_DEVICES in flags:
+        os.environ.setdefault("NPROC", CPU_THREADS)
+        if ONE_ORDER not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} --{ONE_ORDER}=false"
 
 
 def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> None:
@@ -30,9 +39,7 @@ def initialize(config: RunConfig, environ: Mapping[str, str] = os.environ) -> No
         ValueError: Some of the three variables are missing, or `run_name` is empty, so that each
             process would make up its own.
     """
-    flags = environ.get("XLA_FLAGS", "")
-    if VIRTUAL_DEVICES in flags and ONE_ORDER not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --{ONE_ORDER}=false"
+    set_up_virtual_devices()
     if config.skip_jax_distributed_system or not _is_cluster(environ):
         return
     if not config.run_name:
