@@ -11,8 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from maxtext.config.schema import RunConfig
 
-# The CPU client blocks a thread for each local device in a collective, and products wait for threads
-# of the same pool: one as small as the cores may wait for ever.
+# The CPU client blocks a thread for each local device in a collective, and products wait for
+# threads of the same pool: one as small as the cores may wait for ever.
 CPU_THREADS = "32"
 # Virtual CPU devices may start independent collectives each in an order of its own, until every
 # thread waits for one that has none. This flag of XLA gives all of them one order.
