@@ -1,39 +1,18 @@
-"""What users type wrong, through the command line: one clear error each, and nothing is written.
+"""What users type wrong in training: one clear error each, and nothing is written.
 
 A row is a command line, the environment and files it needs, and what the error has to say. Rows
-about data and checkpoints belong here too.
+about data and checkpoints belong here too; those of decoding, serving and conversion lie beside.
 """
 
-import dataclasses
-import json
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from maxtext import convert, decode, serve, train
-
-
-@dataclasses.dataclass(frozen=True)
-class Bad:
-    """One bad input.
-
-    Attributes:
-        argv: The command line, split at spaces.
-        says: Parts of its one error.
-        files: Content of files by name, made before.
-        environ: Variables set before.
-    """
-
-    argv: str
-    says: tuple[str, ...]
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    environ: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-
+from bad_input import Bad, assert_one_clear_error, assert_refused, make
+from maxtext import train
 
 DATA = {"a.jsonl": '{"text": "a"}\n'}
 
@@ -321,185 +300,6 @@ BAD = {
 }
 
 # A run's folder with a checkpoint that is never read.
-RUN = {"output/r/checkpoints/5/config/metadata": "{}"}
-BAD_DECODING = {
-    "prompts that are not there": Bad(
-        "run_name=r prompts_file=gone.txt",
-        ("prompts_file=gone.txt", "must be a file that can be read"),
-        files=RUN,
-    ),
-    "a chat template that is not there": Bad(
-        "run_name=r use_chat_template=true chat_template=gone.jinja",
-        ("chat_template=gone.jinja", "must be a file that can be read"),
-        files=RUN,
-    ),
-    "a chat without a template": Bad(
-        "run_name=r use_chat_template=true",
-        ("use_chat_template=true: the tokenizer has no chat template",),
-        files=RUN,
-    ),
-    "a file without prompts": Bad(
-        "run_name=r prompts_file=p.txt", ("p.txt has no prompts",), files=RUN | {"p.txt": "\n"}
-    ),
-    "a prompt that is no JSON": Bad(
-        "run_name=r prompts_file=p.jsonl",
-        ("p.jsonl:2: no JSON",),
-        files=RUN | {"p.jsonl": '{"prompt": "a"}\na\n'},
-    ),
-    "a prompt with a misspelt key": Bad(
-        "run_name=r prompts_file=p.jsonl",
-        ("p.jsonl:1: must have prompt or messages", "it has prompt, maximum"),
-        files=RUN | {"p.jsonl": '{"prompt": "a", "maximum": 3}\n'},
-    ),
-    "a prompt with a wrong number": Bad(
-        "run_name=r prompts_file=p.jsonl",
-        ("p.jsonl:1: max_new_tokens=0 must be at least 1",),
-        files=RUN | {"p.jsonl": '{"prompt": "a", "max_new_tokens": 0}\n'},
-    ),
-    "a prompt of a file that is too long": Bad(
-        "run_name=r prompts_file=p.txt max_target_length=8 max_new_tokens=4",
-        ("p.txt:1: ", "5 tokens of the prompt and max_new_tokens=4 exceed max_target_length=8"),
-        files=RUN | {"p.txt": "abcd\n"},
-    ),
-    "log probabilities of one prompt": Bad(
-        "run_name=r decode_logprobs=2", ("decode_logprobs=2", "with prompts_file only"), files=RUN
-    ),
-    "no pages": Bad("run_name=r num_pages=0", ("num_pages=0", "-1 or at least 1"), files=RUN),
-    "an EOS that is no token": Bad(
-        "run_name=r decode_eos_ids=[256]", ("decode_eos_ids", "0 to 255"), files=RUN
-    ),
-    "an empty stop text": Bad(
-        "run_name=r stop_strings=['']", ("stop_strings=['']", "must be a list"), files=RUN
-    ),
-    "no model": Bad("prompt=hello", ("nothing says which model to use", "load_parameters_path")),
-    "a run that is not there": Bad("run_name=gone", ("there is no checkpoint in output/gone",)),
-    "a checkpoint that is not there": Bad("load_parameters_path=gone", ("does not exist",)),
-    "a prompt that is no text": Bad(
-        "run_name=r prompt=\udce9",
-        ("must be text in UTF-8",),
-        files={"output/r/checkpoints/5/config/metadata": '{"base_emb_dim": 96}'},
-    ),
-    "a step without its config": Bad(
-        "run_name=r",
-        ("output/r/checkpoints/5/config/metadata", "cannot be read"),
-        files={"output/r/checkpoints/5/config/other": ""},
-    ),
-    "a step with half of its config": Bad(
-        "load_parameters_path=output/r",
-        ("output/r/checkpoints/5/config/metadata", "is damaged"),
-        files={"output/r/checkpoints/5/config/metadata": "{"},
-    ),
-    "another model than the run's": Bad(
-        "run_name=r base_emb_dim=64",
-        ("base_emb_dim=64", "contradicts 96", "override_model_config=true"),
-        files={"output/r/checkpoints/5/config/metadata": '{"base_emb_dim": 96}'},
-    ),
-}
-
-MODEL = {"output/r/checkpoints/5/config/metadata": '{"base_emb_dim": 96}'}
-BAD_SERVING = {
-    "no model": Bad("serve_port=0", ("nothing says which model to use", "load_parameters_path")),
-    "a port that is none": Bad(
-        "run_name=r serve_port=70000", ("serve_port=70000", "at most 65535"), files=MODEL
-    ),
-    "a key of other servers": Bad("run_name=r port=80", ("port=80", "use serve_port"), files=MODEL),
-    "an address of another machine": Bad(
-        "run_name=r serve_host=192.0.2.1", ("192.0.2.1:8000 cannot be listened on",), files=MODEL
-    ),
-}
-
-NO_WEIGHTS = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8}
-NO_WEIGHTS |= {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 8}
-CONFIG = json.dumps(NO_WEIGHTS | {"max_position_embeddings": 8})
-BAD_CONVERSIONS = {
-    "no conversion": Bad("from_torch a b", ("from_torch is no conversion", "from_gguf")),
-    "no words": Bad("from_hf a", ("from_hf needs what to read",)),
-    "too many words": Bad("to_hf a b c", ("c: to_hf takes two words",)),
-    "a folder that is not there": Bad("from_hf a/b/c out", ("a/b/c: there is no such folder",)),
-    "a file for a folder": Bad("from_hf a out", ("a is a file",), files={"a": ""}),
-    "no config": Bad("from_hf a out", ("a/config.json: there is no such",), files={"a/b": ""}),
-    "half a config": Bad("from_hf a out", ("a/config.json: is not JSON",), {"a/config.json": "{"}),
-    "a config that is a list": Bad(
-        "from_hf a out", ("a/config.json: is no JSON object",), {"a/config.json": "[]"}
-    ),
-    "an unknown family": Bad(
-        "from_hf a out",
-        ("model_type=mamba", "there are llama", "qwen3"),
-        {"a/config.json": '{"model_type": "mamba"}'},
-    ),
-    "no weights": Bad("from_hf a out", ("a holds no safetensors",), {"a/config.json": CONFIG}),
-    "pickled weights": Bad(
-        "from_hf a out",
-        ("pytorch_model.bin is pickled", "safetensors"),
-        {"a/config.json": CONFIG, "a/pytorch_model.bin": ""},
-    ),
-    "weights that are cut short": Bad(
-        "from_hf a out",
-        ("a/model.safetensors is cut short",),
-        {"a/config.json": CONFIG, "a/model.safetensors": "1234567"},
-    ),
-    "an index of files that are not there": Bad(
-        "from_hf a out",
-        ("names b.safetensors, which is not there",),
-        {
-            "a/config.json": CONFIG,
-            "a/model.safetensors.index.json": '{"weight_map": {"x": "b.safetensors"}}',
-        },
-    ),
-    "an index that names other folders": Bad(
-        "from_hf a out",
-        ("has no weight_map",),
-        {
-            "a/config.json": CONFIG,
-            "a/model.safetensors.index.json": '{"weight_map": {"x": "../b.safetensors"}}',
-        },
-    ),
-    "no GGUF file": Bad("from_gguf a out", ("a cannot be read: No such file",)),
-    "a file of something else": Bad("from_gguf a out", ("or no GGUF file",), {"a": "x" * 99}),
-    "no checkpoint": Bad("to_hf a out", ("checkpoint=a: no such folder",)),
-    "no upstream checkpoint": Bad(
-        "from_maxtext a out model_name=qwen3-0.6b", ("a: no checkpoint of upstream",)
-    ),
-    "an upstream checkpoint of no model": Bad(
-        "from_maxtext a out model_name=qwen", ("model_name=qwen", "is no file of configs/models")
-    ),
-}
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def make(files: Mapping[str, str], folder: Path) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
-
-
-def assert_one_clear_error(err: str, says: tuple[str, ...]) -> None:
-    assert err.startswith("error: ")
-    assert err.count("error: ") == 1
-    assert err.count("\n") <= 2
-    assert "Traceback" not in err
-    assert [text for text in says if text not in err] == []
-
-
-def assert_refused(
-    bad: Bad,
-    main: Callable[[Sequence[str]], int],
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    make(bad.files, folder)
-    before = sorted(folder.rglob("*"))
-    assert main(bad.argv.split(" ")) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert_one_clear_error(err, bad.says)
-    assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
@@ -512,45 +312,6 @@ def test_a_bad_input_is_one_clear_error(
     for name, value in bad.environ.items():
         monkeypatch.setenv(name, value)
     assert_refused(bad, train.main, folder, capsys)
-
-
-@pytest.mark.parametrize("bad", BAD_DECODING.values(), ids=BAD_DECODING)
-def test_a_bad_input_to_decoding_is_one_clear_error(
-    bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_refused(bad, decode.main, folder, capsys)
-
-
-@pytest.mark.parametrize("bad", BAD_SERVING.values(), ids=BAD_SERVING)
-def test_a_bad_input_to_serving_is_one_clear_error(
-    bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_refused(bad, serve.main, folder, capsys)
-
-
-def test_a_port_that_is_taken_is_one_clear_error(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        says = (f"serve_port={port} (command line)", "another program listens", "serve_port=0")
-        bad = Bad(f"run_name=r serve_port={port}", says, files=MODEL)
-        assert_refused(bad, serve.main, folder, capsys)
-
-
-def test_serving_without_its_packages_says_what_to_install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    says = ("needs starlette, uvicorn, prometheus_client", "pip install 'maxtext[serve]'")
-    assert_refused(Bad("run_name=r", says, files=MODEL), serve.main, folder, capsys)
-
-
-@pytest.mark.parametrize("bad", BAD_CONVERSIONS.values(), ids=BAD_CONVERSIONS)
-def test_a_bad_input_to_conversion_is_one_clear_error(
-    bad: Bad, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_refused(bad, convert.main, folder, capsys)
 
 
 @pytest.mark.parametrize(
