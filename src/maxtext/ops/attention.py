@@ -108,6 +108,27 @@ def dot_product_attention(
     return _attention(q, k, v, segments, pattern, arithmetic)
 
 
+class _Block(NamedTuple):
+    """A block of queries, the keys that it is multiplied with, and which of them it sees."""
+
+    queries: slice
+    keys: slice
+    part: Operands
+    seen: Bool[Array, "B L S"]
+
+
+def _blocks(whole: Operands, segments: jax.Array, *, window: int | None) -> Iterator[_Block]:
+    places = jnp.arange(segments.shape[1])
+    for queries, keys in query_blocks(segments.shape[1], window=window):
+        seen = visible(
+            (places[queries], segments[:, queries]),
+            (places[keys], segments[:, keys]),
+            window=window,
+        )
+        part = Operands(whole.q[:, :, :, queries], whole.k[:, :, keys], whole.v[:, :, keys])
+        yield _Block(queries, keys, part, seen)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _attention(
     q: jax.Array,
@@ -128,17 +149,9 @@ def _forward(
     pattern: AttentionPattern,
     arithmetic: Arithmetic,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    whole = operands(q, k, v)
-    places = jnp.arange(q.shape[1])
     outs, normalizers = [], []
-    for block, seen_from in query_blocks(q.shape[1], window=pattern.window):
-        seen = visible(
-            (places[block], segments[:, block]),
-            (places[seen_from], segments[:, seen_from]),
-            window=pattern.window,
-        )
-        part = Operands(whole.q[:, :, :, block], whole.k[:, :, seen_from], whole.v[:, :, seen_from])
-        out, normalizer = attend(part, seen, pattern=pattern, arithmetic=arithmetic)
+    for one in _blocks(operands(q, k, v), segments, window=pattern.window):
+        out, normalizer = attend(one.part, one.seen, pattern=pattern, arithmetic=arithmetic)
         outs.append(out.astype(v.dtype))
         normalizers.append(normalizer)
     out = checkpoint_name(by_head(jnp.concatenate(outs, axis=3)), SAVED_NAME)
@@ -154,21 +167,16 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     q, k, v, segments, out, normalizer = saved
     whole, known = operands(q, k, v), attended(grad, out, normalizer)
-    places = jnp.arange(q.shape[1])
     grad_q = []
     grad_k, grad_v = (jnp.zeros(x.shape, jnp.float32) for x in (whole.k, whole.v))
-    for block, seen_from in query_blocks(q.shape[1], window=pattern.window):
-        seen = visible(
-            (places[block], segments[:, block]),
-            (places[seen_from], segments[:, seen_from]),
-            window=pattern.window,
+    for one in _blocks(whole, segments, window=pattern.window):
+        of_block = Attended(*(x[:, :, :, one.queries] for x in known))
+        grads = attend_gradients(
+            one.part, of_block, one.seen, pattern=pattern, arithmetic=arithmetic
         )
-        part = Operands(whole.q[:, :, :, block], whole.k[:, :, seen_from], whole.v[:, :, seen_from])
-        of_block = Attended(*(x[:, :, :, block] for x in known))
-        grads = attend_gradients(part, of_block, seen, pattern=pattern, arithmetic=arithmetic)
         grad_q.append(grads.q.astype(q.dtype))
-        grad_k = _add_at(grad_k, grads.k, seen_from.start)
-        grad_v = _add_at(grad_v, grads.v, seen_from.start)
+        grad_k = _add_at(grad_k, grads.k, one.keys.start)
+        grad_v = _add_at(grad_v, grads.v, one.keys.start)
     return (
         by_head(jnp.concatenate(grad_q, axis=3)),
         grad_k.swapaxes(1, 2).astype(k.dtype),

@@ -58,8 +58,8 @@ def train(config: Config) -> None:
             finally:
                 if run.step > first:
                     run.log.goodput(run.step - 1, goodput.seconds())
-    if interrupt.received or interrupt.agreed:
-        raise SystemExit(128 + (interrupt.received or interrupt.agreed))
+    if number := interrupt.received or interrupt.agreed:
+        raise SystemExit(128 + number)
 
 
 def _run_steps(run: Run, step_fn: StepFn, interrupt: Interrupt) -> None:
