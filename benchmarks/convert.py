@@ -19,13 +19,14 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from maxtext.checkpoint.pieces import Leaf
 from maxtext.config.errors import Origin
 from maxtext.config.flat import flat_source
 from maxtext.config.huggingface import model_settings
 from maxtext.config.trained import read_model
 from maxtext.conversion.huggingface import places
 from maxtext.conversion.safetensors import open_folder
-from maxtext.conversion.safetensors_writer import FolderWriter, Planned
+from maxtext.conversion.safetensors_writer import FolderWriter
 
 CONFIG = {
     "model_type": "llama",
@@ -42,14 +43,14 @@ CONFIG = {
 SHARD_BYTES = 10**9
 
 
-def generate(folder: Path, layers: int) -> dict[str, Planned]:
+def generate(folder: Path, layers: int) -> dict[str, Leaf]:
     """Writes a model of random bits."""
     config = CONFIG | {"num_hidden_layers": layers}
     origin = Origin("checkpoint", str(folder))
     model = read_model(flat_source(model_settings(config, origin), origin))
     bfloat16 = np.dtype(ml_dtypes.bfloat16)
     tensors = {
-        name: Planned(place.entry.their_shape(place.row_shape), bfloat16)
+        name: Leaf(place.entry.their_shape(place.row_shape), bfloat16)
         for place in places(model).values()
         for name in place.names
     }

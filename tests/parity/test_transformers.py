@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from maxtext.checkpoint.pieces import Leaf
 from maxtext.config.huggingface import config_json, huggingface_source
 from maxtext.config.load import load
 from maxtext.config.schema import ModelConfig
@@ -18,7 +19,7 @@ from maxtext.config.trained import read_model
 from maxtext.conversion import commands
 from maxtext.conversion.huggingface import HuggingFaceWeights
 from maxtext.conversion.safetensors import open_folder
-from maxtext.conversion.safetensors_writer import FolderWriter, Planned
+from maxtext.conversion.safetensors_writer import FolderWriter
 from maxtext.layers.attentions import training_attend
 from maxtext.layers.embeddings import project_to_vocab
 from maxtext.models.backend import resolve
@@ -140,7 +141,7 @@ def test_there_and_back_is_bit_identical(fixture: Fixture, tmp_path: Path) -> No
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     (before / "config.json").write_text(json.dumps(config_json(fixture.config)))
-    plan = {name: Planned(x.shape, x.dtype) for name, x in fixture.tensors.items()}
+    plan = {name: Leaf(x.shape, x.dtype) for name, x in fixture.tensors.items()}
     writer = FolderWriter(before, plan)
     for name, x in fixture.tensors.items():
         writer.write(name, x)

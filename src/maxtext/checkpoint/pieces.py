@@ -34,7 +34,7 @@ _CONTEXT = {
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Shape and type of an array in a step."""
+    """Shape and type of an array in a file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype

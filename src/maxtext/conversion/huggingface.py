@@ -9,7 +9,6 @@ import numpy as np
 from maxtext.checkpoint.pieces import Leaf
 from maxtext.config.schema import ModelConfig
 from maxtext.conversion.errors import ConversionError, listed
-from maxtext.conversion.safetensors_writer import Planned
 from maxtext.conversion.tables import TABLES, Entry
 from maxtext.models.decoder import model_params
 from maxtext.models.registry import architecture
@@ -121,7 +120,7 @@ class HuggingFaceWeights:
             yield ours[None] if place.entry.stacked else ours
 
 
-def planned(model: ModelConfig, weights: Weights) -> dict[str, Planned]:
+def planned(model: ModelConfig, weights: Weights) -> dict[str, Leaf]:
     """What a Hugging Face model holds whose weights are ours.
 
     Raises:
@@ -137,7 +136,7 @@ def planned(model: ModelConfig, weights: Weights) -> dict[str, Planned]:
     if lines:
         raise ConversionError(f"the weights do not fit their config:{listed(lines)}")
     return {
-        theirs: Planned(place.entry.their_shape(place.row_shape), weights.leaves[name].dtype)
+        theirs: Leaf(place.entry.their_shape(place.row_shape), weights.leaves[name].dtype)
         for name, place in found.items()
         for theirs in place.names
     }

@@ -4,33 +4,19 @@ By hand, as the library's writer wants all tensors of a file at once.
 """
 
 import collections
-import dataclasses
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from maxtext.checkpoint.pieces import Leaf
 from maxtext.conversion.safetensors import DTYPES, INDEX, METADATA, SINGLE
 
 _SHARD_BYTES = 5_000_000_000
 _BLOCK_BYTES = 2**24
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A tensor to be written."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of its numbers."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class FolderWriter:
@@ -46,7 +32,7 @@ class FolderWriter:
     """
 
     def __init__(
-        self, folder: Path, tensors: Mapping[str, Planned], *, shard_bytes: int = _SHARD_BYTES
+        self, folder: Path, tensors: Mapping[str, Leaf], *, shard_bytes: int = _SHARD_BYTES
     ) -> None:
         self._folder = folder
         self._tensors = tensors
@@ -93,7 +79,7 @@ class FolderWriter:
                 yield file, None if place else names, name
 
 
-def _shards(tensors: Mapping[str, Planned], shard_bytes: int) -> dict[str, list[str]]:
+def _shards(tensors: Mapping[str, Leaf], shard_bytes: int) -> dict[str, list[str]]:
     groups: list[list[str]] = [[]]
     size = 0
     for name, tensor in tensors.items():
@@ -111,7 +97,7 @@ def _shards(tensors: Mapping[str, Planned], shard_bytes: int) -> dict[str, list[
     }
 
 
-def _header_bytes(tensors: Mapping[str, Planned]) -> bytes:
+def _header_bytes(tensors: Mapping[str, Leaf]) -> bytes:
     header: dict[str, Any] = {METADATA: {"format": "pt"}}
     end = 0
     for name, one in tensors.items():

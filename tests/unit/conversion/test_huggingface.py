@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 from hf_folder import LLAMA, random_tensors, read_folder, write_folder
+from maxtext.checkpoint.pieces import Leaf
 from maxtext.config.huggingface import huggingface_source
 from maxtext.config.schema import ModelConfig
 from maxtext.config.trained import read_model
@@ -18,7 +19,7 @@ from maxtext.conversion.errors import ConversionError
 from maxtext.conversion.huggingface import HuggingFaceWeights, places
 from maxtext.conversion.loading import load_weights
 from maxtext.conversion.safetensors import open_folder
-from maxtext.conversion.safetensors_writer import FolderWriter, Planned
+from maxtext.conversion.safetensors_writer import FolderWriter
 from maxtext.conversion.tables import TABLES
 from maxtext.models.decoder import model_params
 from maxtext.models.registry import FAMILIES, architecture
@@ -150,7 +151,7 @@ def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
 
 def test_large_models_are_several_files_with_an_index(tmp_path: Path) -> None:
     tensors = random_tensors(LLAMA)
-    plan = {name: Planned(x.shape, x.dtype) for name, x in tensors.items()}
+    plan = {name: Leaf(x.shape, x.dtype) for name, x in tensors.items()}
     writer = FolderWriter(tmp_path, plan, shard_bytes=30_000)
     for name, x in tensors.items():
         writer.write(name, x)

@@ -6,20 +6,10 @@ from maxtext.config.schema import ModelConfig
 from maxtext.metrics.flops import TrainFlops, train_flops
 from maxtext.models.registry import architecture
 from maxtext.parallel.params import Param
+from tiny import T0
 
-T0 = load(
-    [
-        "base_emb_dim=64",
-        "base_num_decoder_layers=2",
-        "base_num_query_heads=8",
-        "base_num_kv_heads=2",
-        "head_dim=8",
-        "base_mlp_dim=128",
-        "vocab_size=256",
-    ],
-    {},
-).config.model
-TIED = T0.model_copy(update={"logits_via_embedding": True})
+MODEL = load(T0, {}).config.model
+TIED = MODEL.model_copy(update={"logits_via_embedding": True})
 
 
 def flops_of(model: ModelConfig, *, attention: str, length: int) -> TrainFlops:
@@ -52,21 +42,21 @@ def weights(model: ModelConfig) -> dict[str, Param]:
 
 def test_blocks_of_queries_leave_out_the_pairs_after_their_end() -> None:
     # 256 tokens in 4 blocks: (1 + 2 + 3 + 4) / 16 of all pairs.
-    attention = flops_of(T0, attention="dot_product", length=256).attention
+    attention = flops_of(MODEL, attention="dot_product", length=256).attention
     assert attention == 12 * 2 * 256 * 8 * 8 * 10 // 16
 
 
 @pytest.mark.parametrize(("attention", "want"), [("dot_product", 49_152), ("flash", 24_576)])
 def test_attention_costs_all_pairs_or_the_causal_half(attention, want) -> None:
-    assert flops_of(T0, attention=attention, length=32).attention == want
+    assert flops_of(MODEL, attention=attention, length=32).attention == want
 
 
-@pytest.mark.parametrize("model", [T0, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize("model", [MODEL, TIED], ids=["untied", "tied"])
 def test_the_head_is_counted_once_whichever_weight_it_is(model) -> None:
     assert flops_of(model, attention="flash", length=32).weights == 516_096
 
 
-WINDOW = T0.model_copy(update={"sliding_window_size": 64})
+WINDOW = MODEL.model_copy(update={"sliding_window_size": 64})
 GEMMA3 = WINDOW.model_copy(update={"decoder_block": "gemma3", "num_decoder_layers": 8})
 
 
@@ -82,7 +72,7 @@ def test_a_window_leaves_out_what_it_hides() -> None:
 def test_a_window_as_long_as_the_row_changes_nothing() -> None:
     for attention in ("flash", "dot_product"):
         wide = flops_of(WINDOW, attention=attention, length=64)
-        assert wide.attention == flops_of(T0, attention=attention, length=64).attention
+        assert wide.attention == flops_of(MODEL, attention=attention, length=64).attention
 
 
 def test_layers_count_by_their_kind() -> None:
@@ -93,16 +83,18 @@ def test_layers_count_by_their_kind() -> None:
 
 
 def test_a_token_costs_weights_and_attention() -> None:
-    assert flops_of(T0, attention="dot_product", length=32).per_token == 565_248
+    assert flops_of(MODEL, attention="dot_product", length=32).per_token == 565_248
 
 
 def test_a_longer_row_changes_attention_alone() -> None:
-    short, long = (flops_of(T0, attention="flash", length=length) for length in (32, 96))
+    short, long = (flops_of(MODEL, attention="flash", length=length) for length in (32, 96))
     assert long.attention == 3 * short.attention
     assert long.weights == short.weights
 
 
 def test_a_weight_of_an_unknown_kind_is_not_passed_over() -> None:
-    strange = {"decoder/router/table": weights(T0)["token_embedder/embedding"]}
+    strange = {"decoder/router/table": weights(MODEL)["token_embedder/embedding"]}
     with pytest.raises(AssertionError, match="decoder/router/table"):
-        train_flops(strange, architecture(T0, weight_dtype="float32"), attention="flash", length=32)
+        train_flops(
+            strange, architecture(MODEL, weight_dtype="float32"), attention="flash", length=32
+        )
