@@ -34,6 +34,24 @@ T0 = (
     "steps=10",
     "jax_cache_dir=",
 )
+# What makes another family of it: each with all that is its own.
+QWEN3 = ("decoder_block=qwen3", "use_qk_norm=true", "logits_via_embedding=true")
+_GEMMA = ("sliding_window_size=9", "mlp_activations=gelu,linear", "logits_via_embedding=true")
+GEMMA2 = (
+    "decoder_block=gemma2",
+    *_GEMMA,
+    "attn_logits_soft_cap=5",
+    "final_logits_soft_cap=3",
+    "query_pre_attn_scalar=12",
+    "base_num_decoder_layers=3",
+)
+GEMMA3 = (
+    "decoder_block=gemma3",
+    *_GEMMA,
+    "use_qk_norm=true",
+    "rope_max_timescale=1e6",
+    "local_rope_max_timescale=1e4",
+)
 ONE_DEVICE = {
     f"{family}_{name}_parallelism": 1 for family in ("ici", "dcn") for name in DEGREES.values()
 }

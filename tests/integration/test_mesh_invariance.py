@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tiny import GEMMA3
+
 ROWS = 32
 KV_SPLIT_OFF = "{kv_heads: [], activation_kv_heads: []}"
 MESHES = {
@@ -19,16 +21,7 @@ MESHES = {
     "data 2 x fsdp 2 x tensor 2": {"ici_data_parallelism": 2, "ici_tensor_parallelism": 2},
 }
 # Five layers with a window and one without.
-GEMMA3 = {
-    "decoder_block": "gemma3",
-    "base_num_decoder_layers": 6,
-    "sliding_window_size": 9,
-    "mlp_activations": "gelu,linear",
-    "logits_via_embedding": "true",
-    "use_qk_norm": "true",
-    "rope_max_timescale": 1e6,
-    "local_rope_max_timescale": 1e4,
-}
+GEMMA3_KEYS = dict(key.split("=") for key in GEMMA3) | {"base_num_decoder_layers": 6}
 SPLIT_ROWS = {
     "tensor_sequence 4": {
         "ici_tensor_sequence_parallelism": 4,
@@ -82,7 +75,7 @@ def one_device(documents, tmp_path_factory):
 @pytest.fixture(scope="module")
 def gemma_on_one_device(documents, tmp_path_factory):
     """The same of Gemma 3, by packing."""
-    cases = {packing: GEMMA3 | {"packing": packing} for packing in (True, False)}
+    cases = {packing: GEMMA3_KEYS | {"packing": packing} for packing in (True, False)}
     return run_on_one_device(cases, documents, tmp_path_factory.mktemp("gemma"))
 
 
@@ -194,7 +187,7 @@ def test_windows_over_split_rows_take_the_steps_of_one_device(
     runs, documents, gemma_on_one_device, mesh
 ) -> None:
     packing = mesh != "context 4, in order"
-    keys = GEMMA3 | SPLIT_ROWS[mesh] | {"packing": packing, "per_device_batch_size": ROWS / 8}
+    keys = GEMMA3_KEYS | SPLIT_ROWS[mesh] | {"packing": packing, "per_device_batch_size": ROWS / 8}
     got = runs.here("cell", **data(documents), **keys)
     assert_same_steps(got, gemma_on_one_device[packing])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from maxtext.parallel.params import named_leaves
-from tiny import Taken, ragged_batch, take_steps, tiny_setup
+from tiny import GEMMA2, GEMMA3, QWEN3, Taken, ragged_batch, take_steps, tiny_setup
 
 KV_REPLICATED = "logical_axis_rules={kv_heads: [], activation_kv_heads: []}"
 FAMILIES = {
@@ -20,7 +20,7 @@ FAMILIES = {
         "num_vocab_tiling=2",
         "scan_layers=false",
     ),
-    "qwen3": ("decoder_block=qwen3", "use_qk_norm=true", "logits_via_embedding=true"),
+    "qwen3": QWEN3,
 }
 # Families whose weights lie as Llama's: one layout with everything shows what is their own.
 OTHERS = {
@@ -31,28 +31,8 @@ OTHERS = {
         "logits_via_embedding=true",
         "rope_type=yarn",
     ),
-    "gemma2": (
-        "decoder_block=gemma2",
-        "sliding_window_size=9",
-        "mlp_activations=gelu,linear",
-        "logits_via_embedding=true",
-        "attn_logits_soft_cap=5",
-        "final_logits_soft_cap=3",
-        "query_pre_attn_scalar=12",
-        "base_num_decoder_layers=3",
-        "num_vocab_tiling=2",
-    ),
-    "gemma3": (
-        "decoder_block=gemma3",
-        "sliding_window_size=9",
-        "mlp_activations=gelu,linear",
-        "logits_via_embedding=true",
-        "use_qk_norm=true",
-        "rope_type=linear",
-        "rope_linear_scaling_factor=8",
-        "rope_max_timescale=1e6",
-        "local_rope_max_timescale=1e4",
-    ),
+    "gemma2": (*GEMMA2, "num_vocab_tiling=2"),
+    "gemma3": (*GEMMA3, "rope_type=linear", "rope_linear_scaling_factor=8"),
 }
 # All kinds of Gemma 3's layers, in the loop and after it.
 SLOW = {"gemma3_cycle": (*OTHERS["gemma3"], "base_num_decoder_layers=7")}

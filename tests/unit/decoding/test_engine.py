@@ -3,7 +3,7 @@
 import pytest
 
 from maxtext.decoding.requests import Request, Sampling
-from tiny import LENGTH
+from tiny import GEMMA2, GEMMA3, LENGTH, QWEN3
 from tiny_engine import (
     assert_greedy,
     generate,
@@ -22,28 +22,10 @@ FAMILIES = {
         "rope_type=llama3.1",
         "original_max_position_embeddings=8",
     ),
-    "qwen3": ("decoder_block=qwen3", "use_qk_norm=true", "logits_via_embedding=true"),
+    "qwen3": QWEN3,
     "qwen2": ("decoder_block=qwen2", "sliding_window_size=9", "attention_bias=true"),
-    "gemma2": (
-        "decoder_block=gemma2",
-        "sliding_window_size=9",
-        "mlp_activations=gelu,linear",
-        "logits_via_embedding=true",
-        "attn_logits_soft_cap=5",
-        "final_logits_soft_cap=3",
-        "query_pre_attn_scalar=12",
-        "base_num_decoder_layers=3",
-    ),
-    "gemma3": (
-        "decoder_block=gemma3",
-        "sliding_window_size=9",
-        "mlp_activations=gelu,linear",
-        "logits_via_embedding=true",
-        "use_qk_norm=true",
-        "rope_max_timescale=1e6",
-        "local_rope_max_timescale=1e4",
-        "base_num_decoder_layers=7",
-    ),
+    "gemma2": GEMMA2,
+    "gemma3": (*GEMMA3, "base_num_decoder_layers=7"),
 }
 FAST = ("llama",)
 # For what is about requests, not about layers: half as long to compile.
