@@ -163,7 +163,7 @@ class WeightsReader:
     def __init__(self, path: str | Path, key: str) -> None:
         self._source = find_step(path, key)
         self.folder = self._source.folder
-        values = read_values(self._source)
+        values = read_values(self.folder, where=str(self._source))
         self.config: dict[str, Any] = values["config"]
         saved: dict[str, dict[str, Any]] = values["checksums"]["leaves"]
         self._saved = {

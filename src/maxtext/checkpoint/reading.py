@@ -109,16 +109,20 @@ def _read_leaves(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> di
     return arrays
 
 
-def read_values(source: Source) -> dict[str, Any]:
+def read_values(folder: Path, *, where: str) -> dict[str, Any]:
     """The JSON values of a step, checked.
+
+    Args:
+        folder: The step's.
+        where: The step, as the user reads it.
 
     Raises:
         DamagedCheckpoint: They are missing or changed.
     """
     try:
-        return _read_values(source.folder)
+        return _read_values(folder)
     except _DamageError as error:
-        raise DamagedCheckpoint(f"{source} is damaged ({error})") from error
+        raise DamagedCheckpoint(f"{where} is damaged ({error})") from error
 
 
 def _as_saved(leaf: jax.ShapeDtypeStruct, saved: Mapping[str, Any] | None) -> jax.ShapeDtypeStruct:

@@ -25,7 +25,8 @@ from maxtext.checkpoint.arrays import (
 from maxtext.checkpoint.checksums import part_checksum, sealed_values
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import write_item, write_tree_metadata
-from maxtext.checkpoint.inspecting import find_step, item_of, leaves
+from maxtext.checkpoint.inspecting import find_step
+from maxtext.checkpoint.reading import read_values
 from maxtext.config.trained import SIDE_FILES
 
 _WEIGHTS = "params/"
@@ -51,15 +52,14 @@ def reshard(
     """
     jax.config.update("jax_platforms", "cpu")
     step = find_step(source)
+    values = read_values(step, where=str(step))
+    leaves = values.pop("checksums")["leaves"]
     target = directory.expanduser().absolute() / step.name
     if target.exists():
         raise CheckpointError(f"{target} is there already; name another folder")
     arrays = {
-        name: leaf
-        for name, leaf in leaves(step).items()
-        if not params_only or name.startswith(_WEIGHTS)
+        name: leaf for name, leaf in leaves.items() if not params_only or name.startswith(_WEIGHTS)
     }
-    values = {item: item_of(step, item) for item in ("data", "config", "metrics")}
     if dtype is not None:
         values["config"] = values["config"] | {"weight_dtype": dtype}
     with _replacing(target) as partial:

@@ -19,8 +19,10 @@ import pytest
 from maxtext.checkpoint import resharding
 from maxtext.checkpoint.__main__ import main
 from maxtext.checkpoint.arrays import chunk_shape, chunks
+from maxtext.checkpoint.checksums import json_checksum
 from maxtext.checkpoint.errors import CheckpointError
 from maxtext.checkpoint.loading import load_parameters
+from maxtext.checkpoint.pieces import Leaf, WeightsReader, WeightsWriter
 from maxtext.checkpoint.store import CheckpointStore
 
 type Make = Callable[..., Any]
@@ -174,11 +176,34 @@ def test_a_damaged_step_is_not_written_again(run, tmp_path, capsys) -> None:
     sums = tmp_path / "in" / "10" / "checksums" / "metadata"
     values = json.loads(sums.read_text())
     values["leaves"]["params/kernel"]["checksum"] += 1
+    values["self"] = json_checksum([values["leaves"], values["values"]])
     sums.write_text(json.dumps(values))
     code, _, err = done(["reshard", tmp_path / "in", tmp_path / "out"], capsys)
     assert code == 2
     assert "params/kernel is not what was written" in err
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_step_with_a_changed_config_is_not_written_again(run, tmp_path, capsys) -> None:
+    shutil.copytree(run / "checkpoints" / "10", tmp_path / "in" / "10")
+    (tmp_path / "in" / "10" / "config" / "metadata").write_text(json.dumps(CONFIG | {"steps": 41}))
+    code, _, err = done(["reshard", tmp_path / "in", tmp_path / "out"], capsys)
+    assert code == 2
+    assert "config/metadata is not what was written" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_were_converted_are_written_again(tmp_path, capsys) -> None:
+    kernel = np.arange(12, dtype=np.float32).reshape(4, 3)
+    writer = WeightsWriter(tmp_path / "in" / "0")
+    writer.add("kernel", Leaf(kernel.shape, kernel.dtype), stacked=False)
+    writer.write("kernel", kernel, at=0)
+    writer.finish(CONFIG)
+    assert done(["reshard", tmp_path / "in", tmp_path / "out"], capsys)[0] == 0
+    assert done(["diff", tmp_path / "in", tmp_path / "out"], capsys)[:2] == (0, "equal\n")
+    reader = WeightsReader(tmp_path / "out", "checkpoint")
+    assert reader.config == CONFIG
+    np.testing.assert_array_equal(np.concatenate(list(reader.pieces("kernel"))), kernel)
 
 
 def test_what_is_interrupted_leaves_nothing(run, tmp_path, capsys, monkeypatch) -> None:
