@@ -4,23 +4,32 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from maxtext.config.errors import ConfigError, Problem
 from maxtext.decoding.engine import Engine
 from maxtext.decoding.prompts import Prompt
 from maxtext.decoding.requests import Event
 
 
 def text(engine: Engine, prompt: Prompt, *, echo: bool) -> Iterator[str]:
-    """The prompt, where `echo` asks for it, and what follows as it comes, then a line's end."""
+    """The prompt, where `echo` asks for it, and what follows as it comes, then a line's end.
+
+    Raises:
+        ConfigError: The engine does not take it; before anything is given.
+    """
     before = prompt.text if echo else ""
-    for event in engine.stream([engine.add(prompt.request)]):
+    for event in engine.stream([_add(engine, prompt)]):
         yield before + event.text
         before = ""
     yield "\n"
 
 
 def results(engine: Engine, prompts: Sequence[Prompt]) -> Iterator[str]:
-    """A line of JSON for each prompt in order, as soon as it and all before it are done."""
-    ids = [engine.add(prompt.request) for prompt in prompts]
+    """A line of JSON for each prompt in order, as soon as it and all before it are done.
+
+    Raises:
+        ConfigError: The engine does not take one of them; before anything is given.
+    """
+    ids = [_add(engine, prompt) for prompt in prompts]
     events: dict[int, list[Event]] = {number: [] for number in ids}
     waiting = list(zip(ids, prompts, strict=True))
     for event in engine.stream(ids):
@@ -28,6 +37,13 @@ def results(engine: Engine, prompts: Sequence[Prompt]) -> Iterator[str]:
         while waiting and _done(events[waiting[0][0]]):
             number, prompt = waiting.pop(0)
             yield _line(prompt, events.pop(number))
+
+
+def _add(engine: Engine, prompt: Prompt) -> int:
+    try:
+        return engine.add(prompt.request)
+    except ValueError as error:
+        raise ConfigError([Problem(prompt.place, str(error))]) from error
 
 
 def _done(events: Sequence[Event]) -> bool:
