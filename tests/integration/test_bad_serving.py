@@ -9,6 +9,19 @@ from bad_input import Bad, assert_refused
 from maxtext import decode, serve
 
 RUN = {"output/r/checkpoints/5/config/metadata": "{}"}
+WRONG_PROMPTS = {
+    '{"messages": "hi"}': 'messages must be a list of messages, not "hi"',
+    '{"messages": []}': "messages must be a list of messages, not []",
+    '{"messages": ["hi"]}': "message 1 of 'messages' must be an object, not str",
+    '{"messages": [{"role": "user"}]}': (
+        "message 1 of 'messages': 'content' must be text, and is missing"
+    ),
+    '{"prompt": 5}': "prompt must be text, not int",
+    '{"prompt": "a", "stop": null}': "stop must be a text or a list of texts, not null",
+    '{"prompt": "a", "stop": [5]}': "stop must be a text or a list of texts, not [5]",
+    '{"prompt": "a", "seed": true}': "seed must be a whole number, not true",
+    '{"prompt": "a", "max_new_tokens": 2.5}': "max_new_tokens must be a whole number, not 2.5",
+}
 BAD_DECODING = {
     "prompts that are not there": Bad(
         "run_name=r prompts_file=gone.txt",
@@ -43,6 +56,14 @@ BAD_DECODING = {
         ("p.jsonl:1: max_new_tokens=0 must be at least 1",),
         files=RUN | {"p.jsonl": '{"prompt": "a", "max_new_tokens": 0}\n'},
     ),
+    **{
+        f"a prompt with {line}": Bad(
+            "run_name=r prompts_file=p.jsonl",
+            (f"p.jsonl:1: {says}",),
+            files=RUN | {"p.jsonl": line},
+        )
+        for line, says in WRONG_PROMPTS.items()
+    },
     "a prompt of a file that is too long": Bad(
         "run_name=r prompts_file=p.txt max_target_length=8 max_new_tokens=4",
         ("p.txt:1: ", "5 tokens of the prompt and max_new_tokens=4 exceed max_target_length=8"),

@@ -82,14 +82,15 @@ def _messages(value: object, name: str, where: Where) -> list[Message]:
     if not value:
         raise ValueError(f"{where()}: column {name!r} has no messages")
     for number, message in enumerate(value, 1):
-        wrong = _wrong(message)
+        wrong = message_fault(message)
         if wrong:
             # The place of a record is looked for only when it is told: that takes a while.
             raise ValueError(f"{where()}: message {number} of {name!r}{wrong}")
     return [cast(Message, dict(message)) for message in value]
 
 
-def _wrong(message: object) -> str:
+def message_fault(message: object) -> str:
+    """What is wrong with a message, to follow its name; nothing: it is one."""
     if not isinstance(message, Mapping):
         return f" must be an object, not {type(message).__name__}"
     for key in ("role", "content"):

@@ -11,6 +11,8 @@ from typing import Any
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import Config
 from maxtext.config.schema_serving import DecodeConfig
+from maxtext.data.chat import message_fault
+from maxtext.data.chat_template import Message
 from maxtext.data.opening import find_chat_template
 from maxtext.data.tokenizer import Tokenizer
 from maxtext.decoding.requests import Request, Sampling
@@ -93,33 +95,30 @@ class _Encoder:
                 f"{place}: must have prompt or messages, beside them {', '.join(_OWN)} and "
                 f"nothing else; it has {', '.join(entry) or 'nothing'}"
             )
-        own = {name: entry[name] for name in _OWN if name in entry}
-        if "stop" in own:
-            stop = own["stop"]
-            own["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-        own.setdefault("seed", (sampling.seed + number) % 2**31)
+        seed = (sampling.seed + number) % 2**31
         try:
-            sampling = dataclasses.replace(sampling, **own)
+            sampling = dataclasses.replace(sampling, **{"seed": seed, **_own(entry)})
             text, tokens = self._tokens(entry)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
         return Prompt(place, text, Request(tuple(tokens), sampling))
 
     def _tokens(self, entry: dict[str, Any]) -> tuple[str, list[int]]:
-        if "messages" in entry or self._chat:
-            messages = entry.get("messages") or [{"role": "user", "content": entry.get("prompt")}]
-            template = self._require_template("messages")
-            if not all(isinstance(one.get("content"), str) for one in messages):
-                raise ValueError("each of messages must have a role and content, both text")
-            rendered = template.prompt(messages)
-            return messages[-1]["content"], self._tokenizer.encode(rendered)
+        if "messages" in entry:
+            return self._chat_tokens(_messages(entry["messages"]))
         text = entry["prompt"]
         if not isinstance(text, str):
             raise ValueError(f"prompt must be text, not {type(text).__name__}")
+        if self._chat:
+            return self._chat_tokens([{"role": "user", "content": text}])
         tokens = self._tokenizer.encode(text)
         if self._data.add_bos and self._tokenizer.bos_id is not None:
             tokens = [self._tokenizer.bos_id, *tokens]
         return text, tokens
+
+    def _chat_tokens(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
+        rendered = self._require_template("messages").prompt(messages)
+        return messages[-1]["content"], self._tokenizer.encode(rendered)
 
     def _require_template(self, what: str):  # noqa: ANN202
         if self._template is None:
@@ -128,6 +127,30 @@ class _Encoder:
                 "chat_template.jinja; name a file: chat_template=FILE"
             )
         return self._template
+
+
+def _own(entry: dict[str, Any]) -> dict[str, Any]:
+    """What an entry itself says about how to go on."""
+    own = {name: entry[name] for name in _OWN if name in entry}
+    for name in own.keys() - {"stop"}:
+        if type(own[name]) is not int:
+            raise ValueError(f"{name} must be a whole number, not {json.dumps(own[name])}")
+    if "stop" in own:
+        stop = own["stop"]
+        texts = [stop] if isinstance(stop, str) else stop
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"stop must be a text or a list of texts, not {json.dumps(stop)}")
+        own["stop"] = tuple(texts)
+    return own
+
+
+def _messages(value: object) -> list[Message]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"messages must be a list of messages, not {json.dumps(value)}")
+    for number, message in enumerate(value, 1):
+        if fault := message_fault(message):
+            raise ValueError(f"message {number} of 'messages'{fault}")
+    return value
 
 
 def eos_ids(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
