@@ -46,6 +46,11 @@ BAD_DECODING = {
         ("p.jsonl:2: no JSON",),
         files=RUN | {"p.jsonl": '{"prompt": "a"}\na\n'},
     ),
+    "a prompt of nothing but brackets": Bad(
+        "run_name=r prompts_file=p.jsonl",
+        ("p.jsonl:1: no JSON",),
+        files=RUN | {"p.jsonl": "[" * 100_000},
+    ),
     "a prompt with a misspelt key": Bad(
         "run_name=r prompts_file=p.jsonl",
         ("p.jsonl:1: must have prompt or messages", "it has prompt, maximum"),

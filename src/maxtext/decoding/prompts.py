@@ -171,7 +171,8 @@ def eos_ids(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
 def _entries(path: str) -> list[tuple[str, dict[str, Any]]]:
     """The entries of a file, and where each stands."""
     try:
-        lines = Path(os.path.expanduser(path)).read_text("utf-8-sig").splitlines()
+        # `splitlines` would also cut at characters that JSON may hold, such as U+2028.
+        lines = Path(os.path.expanduser(path)).read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"prompts_file={path} cannot be read: {reason}") from error
@@ -184,7 +185,7 @@ def _entries(path: str) -> list[tuple[str, dict[str, Any]]]:
         if path.endswith(".jsonl"):
             try:
                 entry = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{place}: no JSON: {error}") from error
             if not isinstance(entry, dict):
                 raise ValueError(f"{place}: must be a JSON object")
