@@ -118,8 +118,9 @@ class Generation[T: Body]:
         # A long text takes a while, in which others shall be served.
         wanted = await asyncio.to_thread(self._wanted, body)
         prompt_tokens = sum(len(one.tokens) for one in wanted[:: body.n])
-        answer = Answer.new(self.form(body), service.model)
         async with service.worker.job(wanted) as job:
+            # Not before: what the engine refuses may have no text to echo.
+            answer = Answer.new(self.form(body), service.model)
             service.meters.prompt_tokens.inc(prompt_tokens)
             run = _Run(service, job, began, probable=body.num_logprobs is not None)
             if body.stream:

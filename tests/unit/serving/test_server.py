@@ -202,6 +202,8 @@ def test_what_the_engine_refuses_is_a_bad_request(served) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="the prompt has id 999"):
             complete(served, prompt=[[97], [999]], stream=stream)
+        with pytest.raises(openai.BadRequestError, match="the prompt has id 999"):
+            complete(served, prompt=[[97], [999]], stream=stream, echo=True)
     assert served.engine.num_free_pages == served.engine.num_pages
     with pytest.raises(openai.BadRequestError, match="the prompt has no tokens"):
         complete(served, prompt=[[]])
