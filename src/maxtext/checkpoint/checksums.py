@@ -94,15 +94,16 @@ def array_checksums(arrays: Mapping[str, jax.Array]) -> dict[str, int]:
     return dict(zip(arrays, sums.tolist(), strict=True))
 
 
-def part_checksum(part: jax.Array, start: tuple[int, ...], shape: tuple[int, ...]) -> int:
+def part_checksum(part: np.ndarray, place: tuple[slice, ...], shape: tuple[int, ...]) -> int:
     """What a part of an array adds to the checksum of the whole, modulo 2**32.
 
     Args:
-        part: A block of the array, on one device.
-        start: Where its first element lies.
+        part: A block of the array.
+        place: Where it lies.
         shape: Of the whole array.
     """
-    return int(_shard_sum(part, np.array(start, np.uint32), _strides(shape)))
+    starts = np.array([one.start for one in place], np.uint32)
+    return int(_shard_sum(jnp.asarray(part), starts, _strides(shape)))
 
 
 def sealed_values(

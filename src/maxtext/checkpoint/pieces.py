@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
 
-from maxtext.checkpoint.arrays import array_spec
+from maxtext.checkpoint.arrays import Place, array_spec, chunks
 from maxtext.checkpoint.checksums import part_checksum, sealed_values
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import write_item, write_tree_metadata
@@ -98,15 +98,12 @@ class WeightsWriter:
         array = self._arrays[name]
         assert piece.dtype == array.leaf.dtype, f"{name}: {piece.dtype}"
         assert piece.shape[1:] == array.leaf.shape[1:], f"{name}: {piece.shape}"
-        for start, part in _parts(piece, array.chunk):
-            place = (start[0] + at, *start[1:])
+        for chunk in chunks(piece.shape, array.chunk):
             # A copy: the caller's memory is its own again, and a strided part becomes a plain one.
-            part = np.array(part, order="C")
-            array.checksum += part_checksum(jnp.asarray(part), place, array.leaf.shape)
-            index = tuple(
-                slice(first, first + n) for first, n in zip(place, part.shape, strict=True)
-            )
-            self._pending.append((array.store[index].write(part), part.nbytes))
+            part = np.array(piece[chunk], order="C")
+            place = _moved(chunk, at)
+            array.checksum += part_checksum(part, place, array.leaf.shape)
+            self._pending.append((array.store[place].write(part), part.nbytes))
             self._wait(_MAX_PENDING_BYTES)
         array.count += piece.size
 
@@ -190,9 +187,8 @@ class WeightsReader:
             for at in range(0, leaf.shape[0], rows):
                 end = min(at + rows, leaf.shape[0])
                 piece = np.asarray(store[at:end].read().result())
-                for start, part in _parts(piece, _chunk_shape(leaf, stacked=False)):
-                    place = (start[0] + at, *start[1:])
-                    checksum += part_checksum(jnp.asarray(part), place, leaf.shape)
+                for chunk in chunks(piece.shape, _chunk_shape(leaf, stacked=False)):
+                    checksum += part_checksum(piece[chunk], _moved(chunk, at), leaf.shape)
                 yield piece
         except ValueError as error:
             raise self._damaged(f"{name} cannot be read: {brief(error)}") from error
@@ -211,13 +207,6 @@ def _chunk_shape(leaf: Leaf, *, stacked: bool) -> tuple[int, ...]:
     return (*(1,) * lead, rows, *leaf.shape[lead + 1 :])
 
 
-def _parts(
-    piece: np.ndarray, chunk: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """The piece cut into chunks, each with where it starts."""
-    starts = [range(0, size, step) for size, step in zip(piece.shape, chunk, strict=True)]
-    counts = [len(one) for one in starts]
-    for number in range(math.prod(counts)):
-        place = np.unravel_index(number, counts)
-        start = tuple(one[int(i)] for one, i in zip(starts, place, strict=True))
-        yield start, piece[tuple(slice(s, s + c) for s, c in zip(start, chunk, strict=True))]
+def _moved(place: Place, rows: int) -> Place:
+    """A part of an array's rows, as a part of the array."""
+    return (slice(place[0].start + rows, place[0].stop + rows), *place[1:])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
 from tqdm import tqdm
@@ -112,11 +111,13 @@ def _copy(
             read = wrote = 0
             for place in places(store):
                 piece = np.asarray(read_piece(store, place, name=name))
-                starts = tuple(part.start for part in place)
-                read += part_checksum(jnp.asarray(piece), starts, shape)
+                checksum = part_checksum(piece, place, shape)
+                read += checksum
                 progress.update(piece.nbytes)
-                piece = piece.astype(out.dtype.numpy_dtype)
-                wrote += part_checksum(jnp.asarray(piece), starts, shape)
+                if out.dtype != store.dtype:
+                    piece = piece.astype(out.dtype.numpy_dtype)
+                    checksum = part_checksum(piece, place, shape)
+                wrote += checksum
                 _write(out, place, piece)
             if read % 2**32 != arrays[name]["checksum"]:
                 raise DamagedCheckpoint(f"{step} is damaged: {name} is not what was written")
