@@ -43,6 +43,32 @@ def open_array(folder: Path, name: str, context: ts.Context) -> ts.TensorStore:
         raise DamagedCheckpoint(f"{name} in {folder} cannot be read: {_code(error)}") from error
 
 
+def create_array(
+    folder: Path,
+    name: str,
+    *,
+    shape: tuple[int, ...],
+    dtype: str,
+    chunk: tuple[int, ...],
+    context: ts.Context,
+) -> ts.TensorStore:
+    """A new array of a step, to be written.
+
+    Raises:
+        ValueError: It cannot be written, in TensorStore's words.
+    """
+    spec = array_spec(folder, name)
+    spec["metadata"] = {
+        "shape": shape,
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    }
+    # As Orbax does: a chunk that is not there is damage, not zeros.
+    spec["store_data_equal_to_fill_value"] = True
+    return ts.open(spec, create=True, context=context).result()
+
+
 def read_piece(store: ts.TensorStore, place: Place, *, name: str) -> Any:
     """A part of an array, as numpy's.
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
 
-from maxtext.checkpoint.arrays import Place, array_spec, chunks
+from maxtext.checkpoint.arrays import Place, array_spec, chunks, create_array
 from maxtext.checkpoint.checksums import part_checksum, sealed_values
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import write_item, write_tree_metadata
@@ -74,17 +74,15 @@ class WeightsWriter:
             CheckpointError: It cannot be written.
         """
         chunk = _chunk_shape(leaf, stacked=stacked)
-        spec = array_spec(self._folder, PREFIX + name)
-        spec["metadata"] = {
-            "shape": leaf.shape,
-            "data_type": leaf.dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-            "fill_value": 0.0,
-        }
-        spec |= {"create": True, "delete_existing": False, "store_data_equal_to_fill_value": True}
         try:
-            store = ts.open(spec, context=self._context).result()
+            store = create_array(
+                self._folder,
+                PREFIX + name,
+                shape=leaf.shape,
+                dtype=leaf.dtype.name,
+                chunk=chunk,
+                context=self._context,
+            )
         except ValueError as error:
             raise CheckpointError(f"{name} cannot be written: {brief(error)}") from error
         self._arrays[name] = _Written(leaf, chunk, store)

@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from maxtext.checkpoint.arrays import (
     array_context,
-    array_spec,
     chunk_shape,
+    create_array,
     num_bytes,
     open_array,
     places,
@@ -105,9 +105,13 @@ def _copy(
         for name, store in stores.items():
             is_weight = name.startswith(_WEIGHTS)
             kind = dtype if dtype is not None and is_weight else store.dtype.name
-            spec = array_spec(target, name)
             shape = tuple(store.shape)
-            out = _create(spec, shape, kind=kind, chunk_bytes=chunk_bytes, context=context)
+            itemsize = ts.dtype(kind).numpy_dtype.itemsize
+            chunk = chunk_shape(shape, itemsize, most_bytes=chunk_bytes)
+            with _writing():
+                out = create_array(
+                    target, name, shape=shape, dtype=kind, chunk=chunk, context=context
+                )
             read = wrote = 0
             for place in places(store):
                 piece = np.asarray(read_piece(store, place, name=name))
@@ -118,38 +122,17 @@ def _copy(
                     piece = piece.astype(out.dtype.numpy_dtype)
                     checksum = part_checksum(piece, place, shape)
                 wrote += checksum
-                _write(out, place, piece)
+                with _writing():
+                    out[place].write(piece).result()
             if read % 2**32 != arrays[name]["checksum"]:
                 raise DamagedCheckpoint(f"{step} is damaged: {name} is not what was written")
             written[name] = {"dtype": kind, "shape": list(shape), "checksum": wrote % 2**32}
     return written
 
 
-def _create(
-    spec: dict[str, Any],
-    shape: tuple[int, ...],
-    *,
-    kind: str,
-    chunk_bytes: int,
-    context: ts.Context,
-) -> ts.TensorStore:
-    chunk = chunk_shape(shape, ts.dtype(kind).numpy_dtype.itemsize, most_bytes=chunk_bytes)
-    metadata = {
-        "shape": list(shape),
-        "data_type": kind,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-    }
-    # As Orbax does: a chunk that is not there is damage, not zeros.
-    spec = {**spec, "metadata": metadata, "store_data_equal_to_fill_value": True}
+@contextlib.contextmanager
+def _writing() -> Generator[None]:
     try:
-        return ts.open(spec, create=True, context=context).result()
-    except ValueError as error:
-        raise CheckpointError(f"cannot be written: {brief(error)}") from error
-
-
-def _write(out: ts.TensorStore, place: tuple[slice, ...], piece: np.ndarray) -> None:
-    try:
-        out[place].write(piece).result()
+        yield
     except ValueError as error:
         raise CheckpointError(f"cannot be written: {brief(error)}") from error
