@@ -18,6 +18,7 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 
 from maxtext.checkpoint.arrays import array_context, array_spec
+from maxtext.checkpoint.checksums import sealed_values
 from maxtext.checkpoint.errors import brief
 
 _MAX_READ_AHEAD_BYTES = 2 * 2**30
@@ -80,13 +81,24 @@ class StepWriter:
         self._checkpointer.close()
 
 
-def write_item(folder: Path, item: str, value: Any) -> None:
-    """Writes one of the JSON items of a step that is written without Orbax."""
-    (folder / item).mkdir(parents=True)
-    (folder / item / "metadata").write_text(json.dumps(value))
+def seal(folder: Path, leaves: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]) -> None:
+    """Makes arrays that were written without Orbax a step.
+
+    Args:
+        folder: The step's.
+        leaves: As for `sealed_values`.
+        values: As for `sealed_values`.
+
+    Raises:
+        OSError: Something cannot be written.
+    """
+    for item, value in sealed_values(leaves, values).items():
+        (folder / item).mkdir(parents=True)
+        (folder / item / "metadata").write_text(json.dumps(value))
+    _write_tree_metadata(folder, {name: leaf["shape"] for name, leaf in leaves.items()})
 
 
-def write_tree_metadata(folder: Path, shapes: Mapping[str, Any]) -> None:
+def _write_tree_metadata(folder: Path, shapes: Mapping[str, Any]) -> None:
     """Tells Orbax which arrays there are in a step that is written without it."""
     tree: dict[str, Any] = {}
     for name, shape in shapes.items():

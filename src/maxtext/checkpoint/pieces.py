@@ -16,9 +16,9 @@ import numpy as np
 import tensorstore as ts
 
 from maxtext.checkpoint.arrays import Place, array_spec, chunks, create_array
-from maxtext.checkpoint.checksums import part_checksum, sealed_values
+from maxtext.checkpoint.checksums import part_checksum
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
-from maxtext.checkpoint.files import write_item, write_tree_metadata
+from maxtext.checkpoint.files import seal
 from maxtext.checkpoint.loading import find_step
 from maxtext.checkpoint.reading import read_values
 
@@ -124,9 +124,7 @@ class WeightsWriter:
                 "checksum": array.checksum % 2**32,
             }
         try:
-            for item, value in sealed_values(leaves, {"data": [], "config": config}).items():
-                write_item(self._folder, item, value)
-            write_tree_metadata(self._folder, {name: one["shape"] for name, one in leaves.items()})
+            seal(self._folder, leaves, {"data": [], "config": config})
         except OSError as error:
             raise CheckpointError(f"{self._folder} cannot be written: {brief(error)}") from error
 

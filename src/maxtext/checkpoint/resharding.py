@@ -21,9 +21,9 @@ from maxtext.checkpoint.arrays import (
     places,
     read_piece,
 )
-from maxtext.checkpoint.checksums import part_checksum, sealed_values
+from maxtext.checkpoint.checksums import part_checksum
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
-from maxtext.checkpoint.files import write_item, write_tree_metadata
+from maxtext.checkpoint.files import seal
 from maxtext.checkpoint.inspecting import find_step
 from maxtext.checkpoint.reading import read_values
 from maxtext.config.trained import SIDE_FILES
@@ -63,11 +63,9 @@ def reshard(
         values["config"] = values["config"] | {"weight_dtype": dtype}
     with _replacing(target) as partial:
         written = _copy(step, partial, arrays, chunk_bytes=chunk_bytes, dtype=dtype)
-        for item, value in sealed_values(written, values).items():
-            write_item(partial, item, value)
         if (step / SIDE_FILES).is_dir():
             shutil.copytree(step / SIDE_FILES, partial / SIDE_FILES)
-        write_tree_metadata(partial, {name: leaf["shape"] for name, leaf in written.items()})
+        seal(partial, written, values)
     return target
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from maxtext.checkpoint import resharding
+from maxtext.checkpoint import files
 from maxtext.checkpoint.__main__ import main
 from maxtext.checkpoint.arrays import chunk_shape, chunks
 from maxtext.checkpoint.checksums import json_checksum
@@ -210,7 +210,7 @@ def test_what_is_interrupted_leaves_nothing(run, tmp_path, capsys, monkeypatch) 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(resharding, "write_tree_metadata", stop)
+    monkeypatch.setattr(files, "_write_tree_metadata", stop)
     code, _, err = done(["reshard", run, tmp_path / "out"], capsys)
     assert (code, err.splitlines()[-1]) == (130, "interrupted")
     assert list((tmp_path / "out").iterdir()) == []
