@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorstore as ts
 
-from maxtext.checkpoint.errors import DamagedCheckpoint, brief
+from maxtext.checkpoint.errors import DamagedCheckpoint, code
 
 type Place = tuple[slice, ...]
 
@@ -40,7 +40,7 @@ def open_array(folder: Path, name: str, context: ts.Context) -> ts.TensorStore:
     try:
         return ts.open(array_spec(folder, name), read=True, context=context).result()
     except ValueError as error:
-        raise DamagedCheckpoint(f"{name} in {folder} cannot be read: {_code(error)}") from error
+        raise DamagedCheckpoint(f"{name} in {folder} cannot be read: {code(error)}") from error
 
 
 def create_array(
@@ -78,7 +78,7 @@ def read_piece(store: ts.TensorStore, place: Place, *, name: str) -> Any:
     try:
         return store[place].read().result()
     except ValueError as error:
-        raise DamagedCheckpoint(f"{name} cannot be read: {_code(error)}") from error
+        raise DamagedCheckpoint(f"{name} cannot be read: {code(error)}") from error
 
 
 def places(store: ts.TensorStore) -> Iterator[Place]:
@@ -117,9 +117,3 @@ def chunk_shape(shape: tuple[int, ...], itemsize: int, *, most_bytes: int) -> tu
         dim = max(range(len(chunk)), key=lambda dim: chunk[dim])
         chunk[dim] //= next(n for n in range(2, chunk[dim] + 1) if chunk[dim] % n == 0)
     return tuple(chunk)
-
-
-def _code(error: ValueError) -> str:
-    """TensorStore's word for what is wrong, without its paragraph."""
-    code, _, _ = str(error).partition(":")
-    return code if code.isupper() else brief(error)

@@ -31,3 +31,9 @@ def brief(error: BaseException) -> str:
     text = lines[0] if lines else type(error).__name__
     cut = len(text) > _MAX_REASON_CHARACTERS
     return text[: _MAX_REASON_CHARACTERS - 3] + "..." if cut else text
+
+
+def code(error: ValueError) -> str:
+    """TensorStore's word for what is wrong, without its paragraph."""
+    word, _, _ = str(error).partition(":")
+    return word if word.isupper() else brief(error)

@@ -19,7 +19,7 @@ import tensorstore as ts
 
 from maxtext.checkpoint.arrays import array_context, array_spec
 from maxtext.checkpoint.checksums import sealed_values
-from maxtext.checkpoint.errors import brief
+from maxtext.checkpoint.errors import code
 
 _MAX_READ_AHEAD_BYTES = 2 * 2**30
 _DICT_KEY = 2  # Orbax's number for it
@@ -180,6 +180,4 @@ def _named(name: str) -> Generator[None]:
     try:
         yield
     except ValueError as error:
-        code, _, _ = str(error).partition(":")
-        why = code if code.isupper() else brief(error)
-        raise ValueError(f"{name} cannot be read: {why}") from error
+        raise ValueError(f"{name} cannot be read: {code(error)}") from error
