@@ -1,7 +1,6 @@
 """In what two steps differ: `python -m maxtext.checkpoint diff`."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,12 +36,13 @@ def differences(first: str, second: str, *, params_only: bool) -> Iterator[str]:
         }
         for step in (ours, theirs)
     ]
+    context = array_context()
     for name in dict.fromkeys([*there[0], *there[1]]):
         a, b = (one.get(name, "missing") for one in there)
         if a != b:
             yield f"{name}: {a} | {b}"
         if a.partition("[")[2] == b.partition("[")[2]:
-            yield from _values(name, ours, theirs)
+            yield from _values(name, [open_array(step, name, context) for step in (ours, theirs)])
 
 
 def _configs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
@@ -52,9 +52,8 @@ def _configs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
             yield f"config {name}: {texts[0]} | {texts[1]}"
 
 
-def _values(name: str, ours: Path, theirs: Path) -> Iterator[str]:
+def _values(name: str, stores: list[ts.TensorStore]) -> Iterator[str]:
     """The difference of two arrays of one shape, read piece by piece."""
-    stores = [open_array(step, name, array_context()) for step in (ours, theirs)]
     largest, different, total = 0.0, 0, 0
     for place in places(stores[0]):
         pair = [_flat(store, place, name) for store in stores]
