@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from maxtext.checkpoint.checksums import array_checksums, json_checksum
 from maxtext.checkpoint.errors import (
@@ -18,6 +17,7 @@ from maxtext.checkpoint.errors import (
 from maxtext.checkpoint.files import read_arrays
 from maxtext.checkpoint.folders import list_steps, read_item
 from maxtext.checkpoint.matching import require_match
+from maxtext.parallel.distributed import gather
 from maxtext.parallel.params import named_leaves
 
 _WITHIN_FLOAT32 = ("bfloat16", "float16")
@@ -66,31 +66,20 @@ class Source:
         return f"checkpoint step {self.step} in {self.directory}"
 
 
-class _DamageError(Exception):
-    """Says in brief what is wrong with the files of a step."""
-
-
 def _read_values(folder: Path) -> dict[str, Any]:
-    """The JSON values of a step, checked."""
-    sums = _read_item(folder, "checksums")
+    """The JSON values of a step, checked. Raises DamagedCheckpoint with the reason alone."""
+    sums = read_item(folder, "checksums")
     # The sum of the sums first: what follows may then trust their form.
     if not isinstance(sums, dict) or sums.keys() != {"leaves", "values", "self"}:
-        raise _DamageError("checksums/metadata is not what was written")
+        raise DamagedCheckpoint("checksums/metadata is not what was written")
     if json_checksum([sums["leaves"], sums["values"]]) != sums["self"]:
-        raise _DamageError("checksums/metadata is not what was written")
+        raise DamagedCheckpoint("checksums/metadata is not what was written")
     values = {"checksums": sums}
     for item, want in sums["values"].items():
-        values[item] = _read_item(folder, item)
+        values[item] = read_item(folder, item)
         if json_checksum(values[item]) != want:
-            raise _DamageError(f"{item}/metadata is not what was written")
+            raise DamagedCheckpoint(f"{item}/metadata is not what was written")
     return values
-
-
-def _read_item(folder: Path, item: str) -> Any:
-    try:
-        return read_item(folder, item)
-    except DamagedCheckpoint as error:
-        raise _DamageError(str(error)) from error
 
 
 def _read_leaves(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
@@ -101,11 +90,10 @@ def _read_leaves(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> di
         arrays = read_arrays(folder, wanted)
     except (OSError, ValueError) as error:
         problem = brief(error)
-    if jax.process_count() > 1:
-        failed = np.flatnonzero(multihost_utils.process_allgather(np.bool_(problem != "")))
-        problem = problem or (f"process {failed[0]} cannot read it" if failed.size else "")
+    failed = np.flatnonzero(gather(int(problem != "")))
+    problem = problem or (f"process {failed[0]} cannot read it" if failed.size else "")
     if problem:
-        raise _DamageError(problem)
+        raise DamagedCheckpoint(problem)
     return arrays
 
 
@@ -121,7 +109,7 @@ def read_values(folder: Path, *, where: str) -> dict[str, Any]:
     """
     try:
         return _read_values(folder)
-    except _DamageError as error:
+    except DamagedCheckpoint as error:
         raise DamagedCheckpoint(f"{where} is damaged ({error})") from error
 
 
@@ -150,7 +138,7 @@ def _read[T](source: Source, target: T, prefix: str, *, widen: bool) -> tuple[T,
     wrong = [name for name in wanted if sums[name] != saved[name]["checksum"]]
     if wrong:
         rest = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise _DamageError(f"{wrong[0]}{rest} is not what was written")
+        raise DamagedCheckpoint(f"{wrong[0]}{rest} is not what was written")
     leaves = [arrays.pop(name).astype(leaf.dtype) for name, leaf in targets.items()]
     return jax.tree.unflatten(jax.tree.structure(target), leaves), values
 
@@ -158,7 +146,7 @@ def _read[T](source: Source, target: T, prefix: str, *, widen: bool) -> tuple[T,
 def _is_intact(source: Source, target: object, prefix: str, *, widen: bool) -> bool:
     try:
         _read(source, target, prefix, widen=widen)
-    except (_DamageError, CheckpointMismatch):
+    except (DamagedCheckpoint, CheckpointMismatch):
         return False
     return True
 
@@ -194,7 +182,7 @@ def read[T](
     """
     try:
         return _read(source, target, prefix, widen=widen)
-    except _DamageError as error:
+    except DamagedCheckpoint as error:
         # Kept as text, so that no traceback keeps the arrays alive while other steps are read.
         reason = str(error)
     advice = f"; {_advice(source, target, prefix, widen=widen)}" if source.other_step else ""
