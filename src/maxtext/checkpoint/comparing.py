@@ -7,6 +7,7 @@ import numpy as np
 import tensorstore as ts
 
 from maxtext.checkpoint.arrays import array_context, open_array, places, read_piece
+from maxtext.checkpoint.folders import WEIGHTS
 from maxtext.checkpoint.inspecting import find_step, item_of, leaves
 
 _PIECE = 2**22
@@ -32,7 +33,7 @@ def differences(first: str, second: str, *, params_only: bool) -> Iterator[str]:
         {
             name: f"{leaf['dtype']}[{','.join(map(str, leaf['shape']))}]"
             for name, leaf in leaves(step).items()
-            if not params_only or name.startswith("params/")
+            if not params_only or name.startswith(WEIGHTS)
         }
         for step in (ours, theirs)
     ]

@@ -6,6 +6,9 @@ from typing import Any
 
 from maxtext.checkpoint.errors import DamagedCheckpoint, brief
 
+# What the names of weights begin with among the arrays of a step.
+WEIGHTS = "params/"
+
 
 def list_steps(directory: Path) -> list[int]:
     """The committed steps of a folder, oldest first; none if there is no such folder."""

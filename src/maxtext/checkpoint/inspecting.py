@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint
-from maxtext.checkpoint.folders import list_steps, read_eval_loss, read_item
+from maxtext.checkpoint.folders import WEIGHTS, list_steps, read_eval_loss, read_item
 from maxtext.checkpoint.retention import best_steps
 from maxtext.config.keys import RULES
 from maxtext.config.sources import file_source
@@ -116,10 +116,10 @@ def _groups(arrays: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for name, leaf in arrays.items():
         parts = name.split("/")
-        is_weight = parts[0] == "params"
+        is_weight = name.startswith(WEIGHTS)
         group = "/".join(parts[:-1][:_GROUP_DEPTH]) if is_weight else parts[0]
         groups.setdefault(group, []).append(leaf)
-    weights = [leaf for name, leaf in arrays.items() if name.startswith("params/")]
+    weights = [leaf for name, leaf in arrays.items() if name.startswith(WEIGHTS)]
     rows = [_group(name, members) for name, members in groups.items()]
     return [*rows, _group("params in all", weights), _group("all", list(arrays.values()))]
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from maxtext.checkpoint.errors import CheckpointError
-from maxtext.checkpoint.folders import list_steps
+from maxtext.checkpoint.folders import WEIGHTS, list_steps
 from maxtext.checkpoint.reading import Restored, Source, read, restored
 
 _MAX_NAMES = 10
@@ -59,7 +59,7 @@ def load_parameters[T](path: str | Path, target: T) -> T:
         DamagedCheckpoint: Files are missing, cut off or changed; says which step is intact.
         CheckpointError: There is no checkpoint at this path.
     """
-    params, _ = read(find_step(path, "load_parameters_path"), target, prefix="params/", widen=True)
+    params, _ = read(find_step(path, "load_parameters_path"), target, prefix=WEIGHTS, widen=True)
     return params
 
 

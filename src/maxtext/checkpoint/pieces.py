@@ -19,10 +19,10 @@ from maxtext.checkpoint.arrays import Place, array_spec, chunks, create_array
 from maxtext.checkpoint.checksums import part_checksum
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import seal
+from maxtext.checkpoint.folders import WEIGHTS
 from maxtext.checkpoint.loading import find_step
 from maxtext.checkpoint.reading import read_values
 
-PREFIX = "params/"
 _MAX_CHUNK_BYTES = 64 * 2**20
 _MAX_PENDING_BYTES = 256 * 2**20
 # Nothing is read or written twice.
@@ -77,7 +77,7 @@ class WeightsWriter:
         try:
             store = create_array(
                 self._folder,
-                PREFIX + name,
+                WEIGHTS + name,
                 shape=leaf.shape,
                 dtype=leaf.dtype.name,
                 chunk=chunk,
@@ -118,7 +118,7 @@ class WeightsWriter:
         leaves: dict[str, dict[str, Any]] = {}
         for name, array in self._arrays.items():
             assert array.count == math.prod(array.leaf.shape), f"{name} was not written whole"
-            leaves[PREFIX + name] = {
+            leaves[WEIGHTS + name] = {
                 "dtype": array.leaf.dtype.name,
                 "shape": list(array.leaf.shape),
                 "checksum": array.checksum % 2**32,
@@ -160,7 +160,9 @@ class WeightsReader:
         self.config: dict[str, Any] = values["config"]
         saved: dict[str, dict[str, Any]] = values["checksums"]["leaves"]
         self._saved = {
-            name.removeprefix(PREFIX): one for name, one in saved.items() if name.startswith(PREFIX)
+            name.removeprefix(WEIGHTS): one
+            for name, one in saved.items()
+            if name.startswith(WEIGHTS)
         }
         self.leaves = {
             name: Leaf(tuple(one["shape"]), np.dtype(jnp.dtype(one["dtype"])))
@@ -177,7 +179,7 @@ class WeightsReader:
         """
         leaf, checksum = self.leaves[name], 0
         try:
-            spec = array_spec(self.folder, PREFIX + name)
+            spec = array_spec(self.folder, WEIGHTS + name)
             store = ts.open(spec, read=True, context=self._context).result()
             rows = (store.chunk_layout.read_chunk.shape or leaf.shape)[0] or leaf.shape[0]
             for at in range(0, leaf.shape[0], rows):

@@ -24,11 +24,11 @@ from maxtext.checkpoint.arrays import (
 from maxtext.checkpoint.checksums import part_checksum
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import seal
+from maxtext.checkpoint.folders import WEIGHTS
 from maxtext.checkpoint.inspecting import find_step
 from maxtext.checkpoint.reading import read_values
 from maxtext.config.trained import SIDE_FILES
 
-_WEIGHTS = "params/"
 _SECONDS_BETWEEN_LINES = 30
 
 
@@ -57,7 +57,7 @@ def reshard(
     if target.exists():
         raise CheckpointError(f"{target} is there already; name another folder")
     arrays = {
-        name: leaf for name, leaf in leaves.items() if not params_only or name.startswith(_WEIGHTS)
+        name: leaf for name, leaf in leaves.items() if not params_only or name.startswith(WEIGHTS)
     }
     if dtype is not None:
         values["config"] = values["config"] | {"weight_dtype": dtype}
@@ -101,7 +101,7 @@ def _copy(
     quiet = 0.2 if sys.stderr.isatty() else _SECONDS_BETWEEN_LINES
     with tqdm(total=total, unit="B", unit_scale=True, mininterval=quiet) as progress:
         for name, store in stores.items():
-            is_weight = name.startswith(_WEIGHTS)
+            is_weight = name.startswith(WEIGHTS)
             kind = dtype if dtype is not None and is_weight else store.dtype.name
             shape = tuple(store.shape)
             itemsize = ts.dtype(kind).numpy_dtype.itemsize
