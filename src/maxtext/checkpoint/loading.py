@@ -18,7 +18,7 @@ def _contents(folder: Path) -> str:
     return f"it holds {', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def find_step(path: str | Path, key: str) -> Source:
+def find_source(path: str | Path, key: str) -> Source:
     """The step that a path means: itself, or the newest in a folder of steps or of a run.
 
     Args:
@@ -59,7 +59,7 @@ def load_parameters[T](path: str | Path, target: T) -> T:
         DamagedCheckpoint: Files are missing, cut off or changed; says which step is intact.
         CheckpointError: There is no checkpoint at this path.
     """
-    params, _ = read(find_step(path, "load_parameters_path"), target, prefix=WEIGHTS, widen=True)
+    params, _ = read(find_source(path, "load_parameters_path"), target, prefix=WEIGHTS, widen=True)
     return params
 
 
@@ -68,4 +68,4 @@ def load_full_state[T](path: str | Path, target: T) -> Restored[T]:
 
     Raises as `load_parameters`.
     """
-    return restored(find_step(path, "load_full_state_path"), target)
+    return restored(find_source(path, "load_full_state_path"), target)

@@ -20,7 +20,7 @@ from maxtext.checkpoint.checksums import part_checksum
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import seal
 from maxtext.checkpoint.folders import WEIGHTS
-from maxtext.checkpoint.loading import find_step
+from maxtext.checkpoint.loading import find_source
 from maxtext.checkpoint.reading import read_values
 
 _MAX_CHUNK_BYTES = 64 * 2**20
@@ -154,7 +154,7 @@ class WeightsReader:
     """
 
     def __init__(self, path: str | Path, key: str) -> None:
-        self._source = find_step(path, key)
+        self._source = find_source(path, key)
         self.folder = self._source.folder
         values = read_values(self.folder, where=str(self._source))
         self.config: dict[str, Any] = values["config"]
