@@ -286,7 +286,11 @@ class CheckpointStore:
         self._writer.wait()
         if jax.process_index() == 0:
             folders = {step: self._directory / str(step) for step in self.all_steps()}
-            losses = {step: read_eval_loss(folder) for step, folder in folders.items()}
+            by_loss = self._retention.best > 0
+            losses = {
+                step: read_eval_loss(folder) if by_loss else None
+                for step, folder in folders.items()
+            }
             for step in self._retention.doomed(losses):
                 # Renamed first: a run killed meanwhile leaves no half step under its number.
                 doomed = self._directory / f"{step}{_DELETING}"
