@@ -126,7 +126,9 @@ def test_every_block_is_marked_as_commands_or_as_text(page: Path) -> None:
     "page", [page for page in PAGES if script(page)], ids=lambda page: page.name
 )
 def test_every_command_makes_a_valid_config(page: Path, checkout: Path, capsys) -> None:
-    subprocess.run(["bash", "-c", RECORD + script(page)], cwd=checkout, timeout=60, check=True)
+    subprocess.run(
+        ["bash", "-c", RECORD + script(page) + "\nwait"], cwd=checkout, timeout=60, check=True
+    )
     calls = recorded(checkout)
     assert script(page).count("python -m ") == len(calls)
     for flag, program, *argv in calls:
