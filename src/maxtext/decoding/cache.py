@@ -1,14 +1,70 @@
 """The cache of a model: its sizes, and the arrays."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
+from maxtext.config.schema_serving import DecodeConfig
 from maxtext.decoding.scheduler import Limits
 from maxtext.layers.paged import CACHE_AXES, cached_heads
 from maxtext.models.decoder import Architecture
 from maxtext.ops.paged_attention import Cache, Shape
 from maxtext.parallel.layout import Layout
 from maxtext.types import DType
+
+
+def make_limits(
+    decode: DecodeConfig,
+    model: Architecture,
+    layout: Layout,
+    *,
+    length: int,
+    cache_dtype: DType,
+    free_bytes: int,
+) -> Limits:
+    """What each rank can hold.
+
+    Args:
+        decode: Its keys.
+        model: The model.
+        layout: With the rules of serving.
+        length: Tokens of a sequence at most.
+        cache_dtype: Type of cached keys and values.
+        free_bytes: What is left once weights are loaded, summed over the devices of one rank.
+
+    Raises:
+        ValueError: The cache does not fit into memory, or holds not even one sequence.
+    """
+    ranks = layout.ways("pages")
+    sequences = -(-decode.max_num_seqs // ranks)
+    table = -(-length // decode.page_size)
+    limits = Limits(
+        num_ranks=ranks,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=max(decode.max_num_batched_tokens, sequences),
+        num_pages=1,
+        page_size=decode.page_size,
+        max_length=length,
+        prefix_caching=decode.enable_prefix_caching,
+    )
+    per_page = cache_bytes(model, layout, limits, cache_dtype)
+    fit = int(free_bytes * decode.kv_cache_memory_fraction) // per_page
+    wanted = sequences * table if decode.num_pages < 0 else decode.num_pages // ranks
+    if decode.num_pages > 0 and wanted > fit:
+        raise ValueError(
+            f"num_pages={decode.num_pages}: {fit * ranks} pages are what fits into "
+            f"kv_cache_memory_fraction={decode.kv_cache_memory_fraction} of the free memory"
+        )
+    pages = min(wanted, fit)
+    if pages < 1:
+        raise ValueError(
+            f"num_pages={decode.num_pages}: each of {ranks} devices that split requests needs one"
+            if fit
+            else "no page of the cache fits into memory; use a smaller page_size, or int8: "
+            "kv_cache_dtype=int8"
+        )
+    return dataclasses.replace(limits, num_pages=pages)
 
 
 def cache_bytes(model: Architecture, layout: Layout, limits: Limits, dtype: DType) -> int:

@@ -9,12 +9,10 @@ from typing import Any
 import jax
 
 from maxtext.config.schema import Config
-from maxtext.config.schema_serving import DecodeConfig
 from maxtext.conversion.loading import load_weights
 from maxtext.data.tokenizer import Tokenizer, load_tokenizer
-from maxtext.decoding.cache import cache_bytes
+from maxtext.decoding.cache import make_limits
 from maxtext.decoding.engine import Engine
-from maxtext.decoding.scheduler import Limits
 from maxtext.decoding.step import Step
 from maxtext.layers.linears import Linear
 from maxtext.models.backend import config_errors, resolve, set_up_jax
@@ -113,6 +111,7 @@ def make_engine(served: Served, params: Model) -> Engine:
             served.layout,
             length=config.data.max_target_length,
             cache_dtype=cache_dtype,
+            free_bytes=_free_bytes(served.layout),
         )
         return Engine(
             step,
@@ -162,45 +161,6 @@ def _apart(stacked: Any, specs: Any, layout: Layout, *, dtype: DType) -> tuple[A
         parts.append(jax.block_until_ready(split(leaf)))
         leaf.delete()
     return tuple(treedef.unflatten(one) for one in zip(*parts, strict=True))
-
-
-def make_limits(
-    decode: DecodeConfig, model: Architecture, layout: Layout, *, length: int, cache_dtype: DType
-) -> Limits:
-    """What each rank can hold.
-
-    Raises:
-        ValueError: The cache does not fit into memory, or holds not even one sequence.
-    """
-    ranks = layout.ways("pages")
-    sequences = -(-decode.max_num_seqs // ranks)
-    table = -(-length // decode.page_size)
-    limits = Limits(
-        num_ranks=ranks,
-        max_num_seqs=sequences,
-        max_num_batched_tokens=max(decode.max_num_batched_tokens, sequences),
-        num_pages=1,
-        page_size=decode.page_size,
-        max_length=length,
-        prefix_caching=decode.enable_prefix_caching,
-    )
-    per_page = cache_bytes(model, layout, limits, cache_dtype)
-    fit = int(_free_bytes(layout) * decode.kv_cache_memory_fraction) // per_page
-    wanted = sequences * table if decode.num_pages < 0 else decode.num_pages // ranks
-    if decode.num_pages > 0 and wanted > fit:
-        raise ValueError(
-            f"num_pages={decode.num_pages}: {fit * ranks} pages are what fits into "
-            f"kv_cache_memory_fraction={decode.kv_cache_memory_fraction} of the free memory"
-        )
-    pages = min(wanted, fit)
-    if pages < 1:
-        raise ValueError(
-            f"num_pages={decode.num_pages}: each of {ranks} devices that split requests needs one"
-            if fit
-            else "no page of the cache fits into memory; use a smaller page_size, or int8: "
-            "kv_cache_dtype=int8"
-        )
-    return dataclasses.replace(limits, num_pages=pages)
 
 
 def _free_bytes(layout: Layout) -> int:

@@ -5,6 +5,7 @@ import functools
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,34 +123,49 @@ def prepare(config: Config) -> Setup:
     """
     set_up_jax(config.run, config.compute)
     with config_errors():
-        layout = make_layout(config.mesh, jax.devices())
-        compute = resolve(
-            config.compute,
-            config.model,
-            backend=jax.default_backend(),
-            length=config.data.max_target_length,
-            split=row_split(layout),
-        )
-        model = architecture(config.model, weight_dtype=compute.weight_dtype)
-        specs = model_params(model)
-        transform = optimizer(config.optimizer, specs)
-        over_data = config.mesh.shard_optimizer_over_data
-        model_name = Path(config.run.model_name).stem
-        name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        setup = Setup(
-            config=config.model_copy(update={"compute": compute}),
-            directory=Path(os.path.expanduser(config.run.base_output_directory)) / name,
-            layout=layout,
-            architecture=model,
-            specs=specs,
-            optimizer=transform,
-            schedule=schedule(config.optimizer, steps=config.training.steps),
-            abstract=abstract_state(specs, transform, layout, over_data=over_data),
-        )
-        _check_batch(setup)
-        _check_rows(setup)
-        _check_tiles(setup)
+        setup = make_setup(config, jax.devices(), backend=jax.default_backend())
         _check_memory(setup.abstract)
+    return setup
+
+
+def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup:
+    """The same on devices that need not be there.
+
+    Args:
+        config: Its keys.
+        devices: What `make_layout` takes.
+        backend: Their kind, `cpu`, `gpu` or `tpu`.
+
+    Raises:
+        ValueError: As `prepare`.
+    """
+    layout = make_layout(config.mesh, devices)
+    compute = resolve(
+        config.compute,
+        config.model,
+        backend=backend,
+        length=config.data.max_target_length,
+        split=row_split(layout),
+    )
+    model = architecture(config.model, weight_dtype=compute.weight_dtype)
+    specs = model_params(model)
+    transform = optimizer(config.optimizer, specs)
+    over_data = config.mesh.shard_optimizer_over_data
+    model_name = Path(config.run.model_name).stem
+    name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    setup = Setup(
+        config=config.model_copy(update={"compute": compute}),
+        directory=Path(os.path.expanduser(config.run.base_output_directory)) / name,
+        layout=layout,
+        architecture=model,
+        specs=specs,
+        optimizer=transform,
+        schedule=schedule(config.optimizer, steps=config.training.steps),
+        abstract=abstract_state(specs, transform, layout, over_data=over_data),
+    )
+    _check_batch(setup)
+    _check_rows(setup)
+    _check_tiles(setup)
     return setup
 
 
