@@ -57,6 +57,18 @@ class Operands(NamedTuple):
     v: Float[Array, "B K S N"]
 
 
+class Partial(NamedTuple):
+    """Attention of queries to some of the keys.
+
+    Attributes:
+        out: What they attend to, if these are all.
+        normalizer: Logsumexp of the scores, which is the weight of `out` beside other keys.
+    """
+
+    out: Float[Array, "B K G L N"]
+    normalizer: Float[Array, "B K G L 1"]
+
+
 class Attended(NamedTuple):
     """What the backward pass knows of each query.
 
@@ -234,10 +246,14 @@ def visible(
     """Which keys each query sees; both are given by their place in the row and their segments."""
     (query_places, query_segments), (key_places, key_segments) = queries, keys
     distance = query_places[:, None] - key_places
-    near = distance >= 0
-    if window is not None:
-        near &= distance < window
-    return near & (query_segments[:, :, None] == key_segments[:, None, :])
+    return in_reach(distance, window=window) & (
+        query_segments[:, :, None] == key_segments[:, None, :]
+    )
+
+
+def in_reach(distance: Int[Array, "..."], *, window: int | None) -> Bool[Array, "..."]:
+    """Whether keys so far before the queries are seen; negative distances are behind them."""
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
 def attend(
@@ -246,11 +262,11 @@ def attend(
     *,
     pattern: AttentionPattern,
     arithmetic: Arithmetic,
-) -> tuple[Float[Array, "B K G L N"], Float[Array, "B K G L 1"]]:
-    """Attention of some queries to some keys, and the logsumexp of the scores.
+) -> Partial:
+    """Attention of some queries to some keys.
 
-    A query that sees none of the keys gets a finite number, and the lowest number there is as
-    logsumexp, which gives it no weight beside other keys.
+    A query that sees none of them gets a finite number, which has no weight: as normalizer it has
+    the lowest number there is.
     """
     scores, _ = _scores(operands, pattern, arithmetic)
     v = operands.v
@@ -262,7 +278,20 @@ def attend(
         "bkgls,bksn->bkgln", weights.astype(v.dtype), v, preferred_element_type=scores.dtype
     )
     normalizer = highest.astype(jnp.float32) + jnp.log(total.astype(jnp.float32))
-    return out / total, normalizer
+    return Partial(out / total, normalizer)
+
+
+def attention_to_none(queries: Float[Array, "..."]) -> Partial:
+    """Attention to no key: what others are merged with first."""
+    lowest = jnp.full((*queries.shape[:-1], 1), jnp.finfo(jnp.float32).min)
+    return Partial(jnp.zeros(queries.shape, jnp.float32), lowest)
+
+
+def merged(one: Partial, other: Partial) -> Partial:
+    """Attention to two sets of keys, from that to each, in float32."""
+    normalizer = jnp.logaddexp(one.normalizer, other.normalizer)
+    first, second = (part.out * jnp.exp(part.normalizer - normalizer) for part in (one, other))
+    return Partial((first + second).astype(jnp.float32), normalizer)
 
 
 def attend_gradients(

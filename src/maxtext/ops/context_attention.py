@@ -21,10 +21,13 @@ from maxtext.ops.attention import (
     Attended,
     AttentionPattern,
     Operands,
+    Partial,
     attend,
     attend_gradients,
     attended,
+    attention_to_none,
     by_head,
+    merged,
     operands,
     visible,
 )
@@ -136,13 +139,6 @@ class _Pair(NamedTuple):
     seen: Bool[Array, "B L S"]
 
 
-class _Partial(NamedTuple):
-    """Attention to some of the keys, and the logsumexp of their scores."""
-
-    out: jax.Array
-    normalizer: jax.Array
-
-
 class _Keys(NamedTuple):
     """Keys and values at hand, or sums of gradients for them; a leading dim of chunks."""
 
@@ -172,16 +168,15 @@ def _forward(
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     mine = _chunked(operands(q, k, v), context.split.held.shape[1])
     at_hand, shift = _Keys(context.gathered(mine.k), context.gathered(mine.v)), 0
-    nothing = jnp.full((*mine.q.shape[:-1], 1), jnp.finfo(jnp.float32).min)
-    sums = _Partial(jnp.zeros(mine.q.shape, jnp.float32), nothing)
+    sums = attention_to_none(mine.q)
     for one in rounds(context, segments.shape[1], pattern.window):
         at_hand, shift = context.rotated(at_hand, one.shift - shift), one.shift
 
-        def run(sums: _Partial, pair: _Pair, at_hand: _Keys = at_hand) -> _Partial:
+        def run(sums: Partial, pair: _Pair, at_hand: _Keys = at_hand) -> Partial:
             chunks = Operands(mine.q[pair.held], *(x[pair.at_hand] for x in at_hand))
             part = attend(chunks, pair.seen, pattern=pattern, arithmetic=context.arithmetic)
-            merged = _merged(_Partial(*(x[pair.held] for x in sums)), _Partial(*part))
-            return _Partial(*(_put(x, y, pair.held) for x, y in zip(sums, merged, strict=True)))
+            both = merged(Partial(*(x[pair.held] for x in sums)), part)
+            return Partial(*(_put(x, y, pair.held) for x, y in zip(sums, both, strict=True)))
 
         sums = _over_pairs(run, sums, one=one, segments=segments, window=pattern.window)
     out = checkpoint_name(by_head(_joined(sums.out)).astype(v.dtype), SAVED_NAME)
@@ -259,13 +254,6 @@ def _joined(x: jax.Array) -> jax.Array:
     """The inverse of `_chunked`, of one array."""
     x = jnp.moveaxis(x, 0, -3)
     return x.reshape(*x.shape[:-3], -1, x.shape[-1])
-
-
-def _merged(one: _Partial, other: _Partial) -> _Partial:
-    """Attention to two sets of keys, from that to each."""
-    normalizer = jnp.logaddexp(one.normalizer, other.normalizer)
-    first, second = (part.out * jnp.exp(part.normalizer - normalizer) for part in (one, other))
-    return _Partial(first + second, normalizer)
 
 
 def _put(whole: jax.Array, part: jax.Array, index: jax.Array) -> jax.Array:

@@ -15,9 +15,13 @@ from maxtext.ops.attention import (
     Arithmetic,
     AttentionPattern,
     Operands,
+    Partial,
     attend,
+    attention_to_none,
     by_group,
     by_head,
+    in_reach,
+    merged,
 )
 from maxtext.parallel.params import pytree
 from maxtext.types import Array, DType, Float, Int
@@ -176,25 +180,17 @@ def _attend(
         earliest = jnp.where(places >= 0, places, jnp.iinfo(places.dtype).max)
         first = jnp.maximum(jnp.min(earliest) - window + 1, 0) // size
 
-    def body(index: jax.Array, so_far: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        out, normalizer = so_far
+    def body(index: jax.Array, so_far: Partial) -> Partial:
         pages = jax.lax.dynamic_slice_in_dim(page_table, index * at_once, at_once, axis=1)
         k, v = _read(cache, pages, q.dtype)
         distance = places[:, :, None] - (index * size + jnp.arange(size))
-        seen = distance >= 0
-        if window is not None:
-            seen &= distance < window
+        seen = in_reach(distance, window=window)
         operands = Operands(grouped, k.swapaxes(1, 2), v.swapaxes(1, 2))
-        added, own = attend(operands, seen, pattern=pattern, arithmetic=_ARITHMETIC)
-        both = jnp.logaddexp(normalizer, own)
-        out = out * jnp.exp(normalizer - both) + added * jnp.exp(own - both)
-        return out.astype(jnp.float32), both
+        return merged(so_far, attend(operands, seen, pattern=pattern, arithmetic=_ARITHMETIC))
 
-    lowest = jnp.full((*grouped.shape[:-1], 1), jnp.finfo(jnp.float32).min)
-    start = jnp.zeros(grouped.shape, jnp.float32), lowest
-    end = jnp.max(places) // size + 1
-    out, _ = jax.lax.fori_loop(first, jnp.maximum(end, first), body, start)
-    return by_head(out).astype(q.dtype)
+    end = jnp.maximum(jnp.max(places) // size + 1, first)
+    attended = jax.lax.fori_loop(first, end, body, attention_to_none(grouped))
+    return by_head(attended.out).astype(q.dtype)
 
 
 def _attend_prompts(
