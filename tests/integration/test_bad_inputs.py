@@ -66,6 +66,7 @@ BAD = {
     "an odd head_dim": Bad("head_dim=5", ("must be even",)),
     "an unknown rope": Bad("rope_type=ntk", ("one of default, linear, llama3.1, yarn",)),
     "a rope of another type": Bad("beta_fast=16", ("with rope_type=yarn only", "beta_fast=16")),
+    "a context made shorter": Bad("rope_type=yarn rope_factor=0.5", ("a number, at least 1",)),
     "Gemma without a window": Bad("decoder_block=gemma2", ("whose size is missing", "4096")),
     "two RoPEs of one kind of layer": Bad(
         "local_rope_max_timescale=1e4", ("llama2 has one kind of layer", "decoder_block=gemma2")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Set
 
 from maxtext.config import derive_data, derive_decode, derive_optimizer
 from maxtext.config.errors import Clash, did_you_mean
+from maxtext.config.flat import flatten
 from maxtext.config.keys import RULES
 from maxtext.config.schema import DEGREES, ComputeConfig, Config, MeshConfig
 
@@ -30,6 +31,7 @@ _ZERO_MEANS_NOTHING = {
     "checkpoint_keep_period": "-1 keeps none for good",
     "max_num_checkpoints_to_keep": "-1 keeps all; enable_checkpointing=false writes none",
     "eval_steps": "-1 takes all of the data; eval_interval=-1 turns evaluation off",
+    "serve_max_tokens": "-1 leaves it to max_target_length",
 }
 _BYTES = 256
 _LARGEST_LIST = 12
@@ -101,14 +103,7 @@ def _run_name(name: str) -> Iterator[Clash]:
 
 
 def _zeros(config: Config) -> Iterator[Clash]:
-    values = {
-        **config.mesh.model_dump(include=set(_ZERO_MEANS_NOTHING)),
-        **config.data.model_dump(include=set(_ZERO_MEANS_NOTHING)),
-        **config.optimizer.model_dump(include=set(_ZERO_MEANS_NOTHING)),
-        **config.training.model_dump(include=set(_ZERO_MEANS_NOTHING)),
-        **config.checkpoint.model_dump(include=set(_ZERO_MEANS_NOTHING)),
-        **config.decode.model_dump(include=set(_ZERO_MEANS_NOTHING)),
-    }
+    values = flatten(config)
     for key, hint in _ZERO_MEANS_NOTHING.items():
         if values[key] == 0:
             yield Clash((key,), "must be -1 or at least 1", hint)

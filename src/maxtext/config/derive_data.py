@@ -71,12 +71,8 @@ def _chats(data: DataConfig, user_keys: Set[str]) -> Iterator[Clash]:
                 message = "would be ignored: the data are no chats"
                 yield Clash((key, "use_sft"), message, "add use_sft=true")
         return
-    columns = data.train_data_columns
-    if len(columns) > 2 or columns == ("text",):
-        message = "must be a column of messages, or one of prompts and one of completions"
-        hint = "use train_data_columns=[messages] or [prompt,completion]"
-        yield Clash(("train_data_columns", "use_sft"), message, hint)
-    if data.tokenizer_type == "sentencepiece" and len(columns) == 1:
+    yield from _chat_columns("train", data.train_data_columns)
+    if data.tokenizer_type == "sentencepiece" and len(data.train_data_columns) == 1:
         message = "its special tokens cannot be written in a text, as chat templates do"
         hint = "use the model's tokenizer.json: tokenizer_type=huggingface"
         yield Clash(("tokenizer_type", "use_sft"), message, hint)
@@ -95,7 +91,12 @@ def _evaluation(data: DataConfig, training: TrainingConfig) -> Iterator[Clash]:
     if data.dataset_type == "synthetic" and training.eval_steps == -1:
         message = "an evaluation on synthetic data would never end"
         yield Clash(("eval_steps", "dataset_type", "eval_interval"), message, "set eval_steps=10")
-    if data.dataset_type != "synthetic" and data.use_sft and data.eval_data_columns == ("text",):
+    if data.dataset_type != "synthetic" and data.use_sft:
+        yield from _chat_columns("eval", data.eval_data_columns)
+
+
+def _chat_columns(purpose: str, columns: tuple[str, ...]) -> Iterator[Clash]:
+    if len(columns) > 2 or columns == ("text",):
+        key = f"{purpose}_data_columns"
         message = "must be a column of messages, or one of prompts and one of completions"
-        hint = "use eval_data_columns=[messages] or [prompt,completion]"
-        yield Clash(("eval_data_columns", "use_sft"), message, hint)
+        yield Clash((key, "use_sft"), message, f"use {key}=[messages] or [prompt,completion]")

@@ -42,8 +42,9 @@ def rope_settings(theirs: Object, origin: Origin) -> Object:
         hint = f"only {', '.join(_KINDS)} are"
         problem = Problem(key, message, value=value_text(kind), origin=origin, hint=hint)
         raise ConfigError([problem])
-    if kind != "default" and not isinstance(rope.get("factor"), int | float):
-        raise ConfigError([Problem(key, "lacks factor", origin=origin)])
+    factor = rope.get("factor")
+    if kind != "default" and not (isinstance(factor, int | float) and factor >= 1):
+        raise ConfigError([Problem(key, "needs a factor of at least 1", origin=origin)])
     return settings | _KINDS[kind](rope, theirs, origin)
 
 

@@ -21,7 +21,7 @@ from maxtext.config.schema_training import (
 )
 from maxtext.config.section import Count, FloatType, Section, key
 
-type Degree = Annotated[int, Field(ge=-1)]
+type Stretch = Annotated[float, Field(ge=1.0)]
 type Tensor = Literal["remat", "device", "offload"]
 type Rules = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -110,8 +110,8 @@ class ModelConfig(Section):
         "RoPE base, unscaled, of those layers of `gemma2` and `gemma3` that have a sliding "
         "window; -1: as the others."
     )
-    rope_linear_scaling_factor: PositiveFloat = key("`linear`: what wavelengths grow by.")
-    rope_factor: PositiveFloat = key(
+    rope_linear_scaling_factor: Stretch = key("`linear`: what wavelengths grow by.")
+    rope_factor: Stretch = key(
         "`llama3.1` and `yarn`: the factor that long wavelengths grow by."
     )
     beta_fast: PositiveFloat = key(
@@ -206,22 +206,22 @@ class ComputeConfig(Section):
 class MeshConfig(Section):
     """How devices form a mesh and which logical axis each mesh axis splits."""
 
-    ici_data_parallelism: Degree = key("Within a slice: copies of everything, batch split.")
-    ici_pipeline_parallelism: Degree = key("Within a slice: pipeline stages (axis `stage`).")
-    ici_fsdp_parallelism: Degree = key("Within a slice: batch and weights split.")
-    ici_context_parallelism: Degree = key("Within a slice: sequence split.")
-    ici_expert_parallelism: Degree = key("Within a slice: experts split.")
-    ici_tensor_parallelism: Degree = key("Within a slice: heads and feed-forward split.")
-    ici_tensor_sequence_parallelism: Degree = key(
+    ici_data_parallelism: Count = key("Within a slice: copies of everything, batch split.")
+    ici_pipeline_parallelism: Count = key("Within a slice: pipeline stages (axis `stage`).")
+    ici_fsdp_parallelism: Count = key("Within a slice: batch and weights split.")
+    ici_context_parallelism: Count = key("Within a slice: sequence split.")
+    ici_expert_parallelism: Count = key("Within a slice: experts split.")
+    ici_tensor_parallelism: Count = key("Within a slice: heads and feed-forward split.")
+    ici_tensor_sequence_parallelism: Count = key(
         "Within a slice: as tensor, norms and residual split by length."
     )
-    dcn_data_parallelism: Degree = key("Across slices: copies of everything, batch split.")
-    dcn_pipeline_parallelism: Degree = key("Across slices: pipeline stages.")
-    dcn_fsdp_parallelism: Degree = key("Across slices: batch and weights split.")
-    dcn_context_parallelism: Degree = key("Across slices: sequence split.")
-    dcn_expert_parallelism: Degree = key("Across slices: experts split.")
-    dcn_tensor_parallelism: Degree = key("Across slices: heads and feed-forward split.")
-    dcn_tensor_sequence_parallelism: Degree = key(
+    dcn_data_parallelism: Count = key("Across slices: copies of everything, batch split.")
+    dcn_pipeline_parallelism: Count = key("Across slices: pipeline stages.")
+    dcn_fsdp_parallelism: Count = key("Across slices: batch and weights split.")
+    dcn_context_parallelism: Count = key("Across slices: sequence split.")
+    dcn_expert_parallelism: Count = key("Across slices: experts split.")
+    dcn_tensor_parallelism: Count = key("Across slices: heads and feed-forward split.")
+    dcn_tensor_sequence_parallelism: Count = key(
         "Across slices: as tensor, norms and residual split by length."
     )
     context_parallel_load_balance: bool = key(

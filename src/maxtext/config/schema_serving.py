@@ -79,7 +79,7 @@ class ServeConfig(Section):
         "`load_parameters_path`."
     )
     serve_max_body_bytes: Positive = key("Bytes of a request at most.")
-    serve_max_tokens: Annotated[int, Field(ge=-1)] = key(
+    serve_max_tokens: Count = key(
         "New tokens of an answer at most; -1: as many as `max_target_length` has room for."
     )
     serve_max_waiting: NonNegativeInt = key(

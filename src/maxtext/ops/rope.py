@@ -96,10 +96,9 @@ class Rope:
     ) -> tuple[Float[Array, "B L half"], Float[Array, "B L half"]]:
         """Cosine and sine of each channel pair's angle at each position, in float32."""
         angles = positions[..., None].astype(jnp.float32) * self.frequencies().astype(np.float32)
-        scaling = self.scaling
-        if not isinstance(scaling, YarnScaling) or scaling.factor <= 1:
+        if not isinstance(self.scaling, YarnScaling):
             return jnp.cos(angles), jnp.sin(angles)
-        stretch = 1 + 0.1 * scaling.mscale * math.log(scaling.factor)
+        stretch = 1 + 0.1 * self.scaling.mscale * math.log(self.scaling.factor)
         return jnp.cos(angles) * stretch, jnp.sin(angles) * stretch
 
 

@@ -83,6 +83,13 @@ CLASHES = [
     ("train_data_columns=[]", "must be one or more columns", "text"),
     ("eval_data_columns=a,a", "none of them twice", "text"),
     ("eval_interval=5", "an evaluation on synthetic data would never end", "eval_steps=10"),
+    (
+        "dataset_type=grain grain_train_files=a grain_eval_files=a eval_interval=5 use_sft=true "
+        "eval_data_columns=a,b,c",
+        "must be a column of messages",
+        "eval_data_columns=[messages] or [prompt,completion]",
+    ),
+    ("serve_max_tokens=0", "must be -1 or at least 1", "max_target_length"),
     ("max_segments_per_seq=0", "must be -1 or at least 1", "-1 sets no limit"),
     ("num_epoch=0", "must be -1 or at least 1", "-1 goes on"),
     ("max_num_checkpoints_to_keep=0", "must be -1 or at least 1", "enable_checkpointing=false"),
