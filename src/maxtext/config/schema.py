@@ -111,9 +111,7 @@ class ModelConfig(Section):
         "window; -1: as the others."
     )
     rope_linear_scaling_factor: Stretch = key("`linear`: what wavelengths grow by.")
-    rope_factor: Stretch = key(
-        "`llama3.1` and `yarn`: the factor that long wavelengths grow by."
-    )
+    rope_factor: Stretch = key("`llama3.1` and `yarn`: the factor that long wavelengths grow by.")
     beta_fast: PositiveFloat = key(
         "`yarn`: what turns more often than this in the original length is left alone."
     )

@@ -16,7 +16,7 @@ from maxtext.config.huggingface import huggingface_source, model_settings
 from maxtext.config.huggingface_files import Object, adds_bos
 from maxtext.config.load import load
 from maxtext.config.schema import ModelConfig
-from maxtext.config.sources import Source
+from maxtext.config.sources import Source, arguments, command_line_source, environment_source
 from maxtext.config.trained import SIDE_FILES, model_source, read_model
 from maxtext.conversion.byte_tokenizer import write_byte_tokenizer
 from maxtext.conversion.errors import ConversionError
@@ -27,6 +27,8 @@ from maxtext.conversion.safetensors import open_folder
 from maxtext.conversion.safetensors_writer import FolderWriter
 from maxtext.conversion.side_files import copy_side_files, write_config
 from maxtext.conversion.upstream import UpstreamWeights
+
+_WRITTEN_BY_RUNS = ("enable_checkpointing", "enable_tensorboard")
 
 
 def from_hf(source: str, out: Path) -> None:
@@ -74,9 +76,9 @@ def from_maxtext(source: str, out: Path, argv: Sequence[str]) -> None:
         ConversionError: It is damaged or of another model, or nothing can be written.
         ConfigError: The model's keys are wrong.
     """
-    config = load(
-        [*argv, "enable_checkpointing=false", "enable_tensorboard=false"], os.environ
-    ).config
+    given = command_line_source(arguments(argv)).settings, environment_source(os.environ).settings
+    unwritten = (f"{key}=false" for key in _WRITTEN_BY_RUNS if not any(key in one for one in given))
+    config = load([*argv, *unwritten], os.environ).config
     weights = UpstreamWeights(Path(os.path.expanduser(source)), config.model)
     with whole_folder(out) as made:
         tokenizer: Object = {"tokenizer_type": config.data.tokenizer_type}

@@ -124,7 +124,9 @@ def test_the_model_is_given_on_the_command_line(
     ]
     words = ["from_maxtext", "upstream", "out", *keys, "max_target_length=32"]
     tokenizer = ["tokenizer_type=huggingface", "tokenizer_path=hf", "add_bos=false"]
-    assert convert.main([*words, *tokenizer]) == 0, capsys.readouterr().err
+    monkeypatch.setenv("M_ENABLE_TENSORBOARD", "false")
+    quiet = ["enable_checkpointing=false"]
+    assert convert.main([*words, *tokenizer, *quiet]) == 0, capsys.readouterr().err
     reader = WeightsReader(tmp_path / "out", "checkpoint")
     assert np.concatenate(list(reader.pieces("token_embedder/embedding"))).tobytes() == (
         ours["token_embedder/embedding"].tobytes()
