@@ -10,6 +10,8 @@ from maxtext.config.values import Json
 type Object = dict[str, Json]
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
+# Older models name special tokens, and the ids that end a text, in files of their own.
+TOKENIZER_NAMES, GENERATION_CONFIG = "special_tokens_map.json", "generation_config.json"
 
 
 def adds_bos(folder: Path) -> bool:

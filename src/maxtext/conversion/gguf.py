@@ -15,12 +15,18 @@ import numpy as np
 
 from maxtext.checkpoint.errors import brief
 from maxtext.config.errors import Origin
-from maxtext.config.huggingface_files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Object
+from maxtext.config.huggingface_files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Object,
+)
 from maxtext.config.schema import ModelConfig
 from maxtext.config.values import Json
 from maxtext.conversion.errors import ConversionError
 from maxtext.conversion.gguf_tokenizer import tokenizer_config, tokenizer_json
-from maxtext.conversion.side_files import GENERATION_CONFIG, write_json
+from maxtext.conversion.side_files import write_json
 from maxtext.conversion.tables import TABLES, Entry
 
 _FAMILIES = {

@@ -7,19 +7,21 @@ from pathlib import Path
 from maxtext.config.huggingface import config_json
 from maxtext.config.huggingface_files import (
     CONFIG,
+    GENERATION_CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    TOKENIZER_NAMES,
     Object,
     read_object,
 )
 from maxtext.config.schema import ModelConfig
+from maxtext.data.huggingface_tokenizer import SPECIAL_TOKENS, special_tokens
 
-GENERATION_CONFIG = "generation_config.json"
 _TOKENIZER_FILES = (
     TOKENIZER,
     TOKENIZER_CONFIG,
     GENERATION_CONFIG,
-    "special_tokens_map.json",
+    TOKENIZER_NAMES,
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
@@ -27,7 +29,6 @@ _TOKENIZER_FILES = (
     "merges.txt",
     "tokenizer.model",
 )
-_TOKENS = ("bos_token", "eos_token", "pad_token")
 
 
 def copy_side_files(source: Path, target: Path) -> None:
@@ -59,18 +60,16 @@ def write_config(folder: Path, model: ModelConfig, *, dtypes: set[str]) -> None:
 def token_ids(side: Path) -> Object:
     """The ids of BOS, EOS and padding, by the config.json of a folder or else by its tokenizer."""
     config = read_object(side / CONFIG, missing={})
-    named = read_object(side / TOKENIZER_CONFIG, missing={})
+    named = special_tokens(side)
     added = read_object(side / TOKENIZER, missing={}).get("added_tokens")
     ids: Object = {}
     for one in added if isinstance(added, list) else []:
         if isinstance(one, dict):
             ids[str(one.get("content"))] = one.get("id")
-    found: Object = {}
-    for name in _TOKENS:
-        token = named.get(name)
-        text = token.get("content") if isinstance(token, dict) else token
-        found[f"{name}_id"] = config.get(f"{name}_id", ids.get(str(text)))
-    return found
+    return {
+        f"{name}_id": config.get(f"{name}_id", ids.get(named.get(name, "")))
+        for name in SPECIAL_TOKENS
+    }
 
 
 def write_json(file: Path, value: Object) -> None:

@@ -32,7 +32,7 @@ GROUP_DOCUMENTS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Tokenize:
-    """Documents, by their source and number in it, to one array of tokens and the length of each.
+    """Documents to one array of tokens and the length of each.
 
     Attributes:
         bos_id: Put before each document; None puts nothing.
@@ -40,19 +40,17 @@ class Tokenize:
             has put its own.
     """
 
-    sources: Sequence[Source] | Sequence[Sequence[Document]]
     tokenizer: Tokenizer
     bos_id: int | None
     eos_id: int | None
 
-    def __call__(self, places: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
-        """Reads and tokenizes one group; of a token that does not count, ~id."""
-        found = [self.sources[source][number] for source, number in places]
+    def __call__(self, documents: Sequence[Document]) -> dict[str, np.ndarray]:
+        """The tokens of a group; of a token that does not count, ~id."""
         before = np.array([] if self.bos_id is None else [self.bos_id], np.int32)
         after = np.array([] if self.eos_id is None else [self.eos_id], np.int32)
         parts: list[np.ndarray] = []
         lengths: list[int] = []
-        for document, ids in zip(found, self._encoded(found), strict=True):
+        for document, ids in zip(documents, self._encoded(documents), strict=True):
             templated = isinstance(document, Chat) and document.templated
             one = [ids] if templated else [before, ids, after]
             parts += one
@@ -62,12 +60,12 @@ class Tokenize:
             "lengths": np.array(lengths, np.int64),
         }
 
-    def _encoded(self, found: Sequence[str | Chat]) -> list[np.ndarray]:
-        if all(isinstance(one, str) for one in found):
-            return self.tokenizer.encode_many(cast(Sequence[str], found))
+    def _encoded(self, documents: Sequence[Document]) -> list[np.ndarray]:
+        if all(isinstance(one, str) for one in documents):
+            return self.tokenizer.encode_many(cast(Sequence[str], documents))
         return [
             encode_chat(one, self.tokenizer) if isinstance(one, Chat) else self._encoded([one])[0]
-            for one in found
+            for one in documents
         ]
 
 
@@ -106,6 +104,10 @@ class Reading:
             dealt=dealt,
         )
 
+    def read(self, places: Sequence[tuple[int, int]]) -> list[Document]:
+        """Documents by their source and number in it."""
+        return [self.sources[source][number] for source, number in places]
+
     def place(self) -> State:
         """What a state holds besides the number of a document: nothing."""
         return {}
@@ -136,6 +138,7 @@ def token_documents(
     groups = (
         grain.MapDataset.source(order)[start:]
         .batch(group, batch_fn=list)
+        .map(reading.read)
         .map(reading.tokenize)
         .to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
         .mp_prefetch(

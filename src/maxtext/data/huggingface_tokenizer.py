@@ -3,18 +3,18 @@
 import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
 
+from maxtext.config.errors import ConfigError
+from maxtext.config.huggingface_files import TOKENIZER_CONFIG, TOKENIZER_NAMES, read_object
 from maxtext.data.chat_template import ChatTemplate, check_template, template_text
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,18 +91,20 @@ def special_tokens(folder: Path) -> dict[str, str]:
     """The text of `bos_token`, `eos_token` and `pad_token`, of those that are named.
 
     Raises:
-        ValueError: A file is no JSON object, or names something else.
+        ConfigError: A file is no JSON object, or names something else.
     """
     found: dict[str, str] = {}
-    for name in ("special_tokens_map.json", TOKENIZER_CONFIG):
-        file = folder / name
-        for key in ("bos_token", "eos_token", "pad_token"):
-            entry = _entries(file).get(key)
+    for name in (TOKENIZER_NAMES, TOKENIZER_CONFIG):
+        entries = read_object(folder / name, missing={})
+        for key in SPECIAL_TOKENS:
+            entry = entries.get(key)
             token = entry.get("content") if isinstance(entry, dict) else entry
-            if token and not isinstance(token, str):
-                raise ValueError(f"{file}: {key} must be text, not {type(token).__name__}")
-            if token:
-                found[key] = token
+            if not token:
+                continue
+            if not isinstance(token, str):
+                kind = type(token).__name__
+                raise ConfigError(f"{folder / name}: {key} must be text, not {kind}")
+            found[key] = token
     return found
 
 
@@ -121,7 +123,7 @@ def load_chat_template(file: str, folder: Path | None) -> ChatTemplate | None:
     if path.is_file():
         return _template_file(path, tokens)
     path = folder / TOKENIZER_CONFIG
-    source = template_text(_entries(path).get("chat_template"), str(path))
+    source = template_text(read_object(path, missing={}).get("chat_template"), str(path))
     return None if source is None else check_template(ChatTemplate(source, str(path), tokens))
 
 
@@ -131,15 +133,3 @@ def _template_file(path: Path, tokens: tuple[tuple[str, str], ...]) -> ChatTempl
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: the chat template cannot be read: {error}") from error
     return check_template(ChatTemplate(source, str(path), tokens))
-
-
-def _entries(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        entries: Any = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON: {error}") from error
-    if not isinstance(entries, dict):
-        raise ValueError(f"{file} is no JSON object")
-    return entries

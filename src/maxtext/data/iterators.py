@@ -64,7 +64,6 @@ def _packed(
     seed = config.data_shuffle_seed if train and config.enable_data_shuffling else None
     num_epochs = 1 if not train else None if config.num_epoch == -1 else config.num_epoch
     tokenize = Tokenize(
-        opened.sources,
         tokenizer,
         bos_id=tokenizer.bos_id if config.add_bos else None,
         eos_id=tokenizer.eos_id if config.add_eos else None,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -169,17 +169,16 @@ def column_values(record: object, form: Form, where: Where) -> list[object]:
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"{where()}: a record must be a JSON object, not {type(record).__name__}")
-    require_columns(map(str, record), form, where)
+    require_columns(record, form, where)
     return [record[name] for name in form.names]
 
 
-def require_columns(there: Iterable[str], form: Form, where: Where) -> None:
+def require_columns(there: Collection[object], form: Form, where: Where) -> None:
     """Refuses records without a column that the form takes."""
-    names = list(there)
     for name in form.names:
-        if name not in names:
+        if name not in there:
             raise ValueError(
-                f"{where()}: no column {name!r}; there are {', '.join(names) or 'none'}; "
+                f"{where()}: no column {name!r}; there are {', '.join(map(str, there)) or 'none'}; "
                 f"set {form.key}"
             )
 

@@ -144,6 +144,5 @@ class StreamReading:
     def _tokens(self, window: list[Document]) -> Iterator[np.ndarray]:
         if not window:
             return
-        tokenize = dataclasses.replace(self._tokenize, sources=(window,))
-        group = tokenize([(0, index) for index in range(len(window))])
+        group = self._tokenize(window)
         yield from np.split(group["tokens"], np.cumsum(group["lengths"])[:-1])

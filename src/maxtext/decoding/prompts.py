@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from maxtext.config.errors import ConfigError, Problem
+from maxtext.config.huggingface_files import GENERATION_CONFIG, read_object
 from maxtext.config.schema import Config
 from maxtext.config.schema_serving import DecodeConfig
+from maxtext.config.values import Json
 from maxtext.data.chat import message_fault
 from maxtext.data.chat_template import Message
 from maxtext.data.opening import find_chat_template
@@ -155,17 +157,13 @@ def _messages(value: object) -> list[Message]:
 
 def eos_ids(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokenizer's EOS, and those of a generation_config.json beside it."""
-    found = {tokenizer.eos_id}
+    found: list[Json] = [tokenizer.eos_id]
     if config.data.tokenizer_type != "byte":
         path = Path(os.path.expanduser(config.data.tokenizer_path))
-        file = (path if path.is_dir() else path.parent) / "generation_config.json"
-        if file.is_file():
-            try:
-                ids = json.loads(file.read_bytes()).get("eos_token_id")
-            except (ValueError, AttributeError) as error:
-                raise ValueError(f"{file} is no JSON object: {error}") from error
-            found.update(ids if isinstance(ids, list) else [ids])
-    return tuple(sorted(one for one in found if isinstance(one, int)))
+        folder = path if path.is_dir() else path.parent
+        ids = read_object(folder / GENERATION_CONFIG, missing={}).get("eos_token_id")
+        found += ids if isinstance(ids, list) else [ids]
+    return tuple(sorted({one for one in found if type(one) is int}))
 
 
 def _entries(path: str) -> list[tuple[str, dict[str, Any]]]:

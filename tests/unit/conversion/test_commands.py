@@ -112,11 +112,13 @@ def test_the_config_of_a_run_that_went_on_from_converted_weights(
         "eos_token_id": [257, 258],
         "pad_token_id": None,
     }
-    assert token_ids(tmp_path / "tokenizer") == {
-        "bos_token_id": 256,
-        "eos_token_id": 257,
-        "pad_token_id": None,
-    }
+    named = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": None}
+    assert token_ids(tmp_path / "tokenizer") == named
+    # Older models name them there alone.
+    (tmp_path / "tokenizer" / "tokenizer_config.json").rename(
+        tmp_path / "tokenizer" / "special_tokens_map.json"
+    )
+    assert token_ids(tmp_path / "tokenizer") == named
 
 
 def test_the_byte_tokenizer_has_the_same_ids_there(tmp_path: Path) -> None:
