@@ -35,7 +35,7 @@ BAD_DECODING = {
     ),
     "a chat without a template": Bad(
         "run_name=r use_chat_template=true",
-        ("use_chat_template=true: the tokenizer has no chat template",),
+        ("prompt: the tokenizer has no chat template",),
         files=RUN,
     ),
     "a file without prompts": Bad(

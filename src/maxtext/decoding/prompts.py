@@ -4,19 +4,16 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from maxtext.config.errors import ConfigError, Problem
-from maxtext.config.huggingface_files import GENERATION_CONFIG, read_object
 from maxtext.config.schema import Config
 from maxtext.config.schema_serving import DecodeConfig
-from maxtext.config.values import Json
 from maxtext.data.chat import message_fault
 from maxtext.data.chat_template import Message
-from maxtext.data.opening import find_chat_template
 from maxtext.data.tokenizer import Tokenizer
+from maxtext.decoding.encoding import Encoder, load_encoder
 from maxtext.decoding.requests import Request, Sampling
 from maxtext.models.backend import config_errors
 
@@ -46,20 +43,23 @@ def read_prompts(config: Config, tokenizer: Tokenizer) -> list[Prompt]:
     """
     decode = config.decode
     with config_errors():
-        encode = _Encoder(config, tokenizer)
-        sampling = sampling_from_config(decode, encode.eos_ids)
+        encoder = load_encoder(config, tokenizer)
+        sampling = _sampling(decode, encoder.eos_ids)
         if decode.prompts_file:
-            return [
-                _checked(encode.prompt(entry, place, sampling, number), config)
-                for number, (place, entry) in enumerate(_entries(decode.prompts_file))
-            ]
-        text = decode.prompt
-        if text == "-":
-            text = sys.stdin.read().removesuffix("\n")
-        return [_checked(encode.prompt({"prompt": text}, "prompt", sampling, 0), config)]
+            entries = _entries(decode.prompts_file)
+        else:
+            text = decode.prompt
+            text = sys.stdin.read().removesuffix("\n") if text == "-" else text
+            entries = [("prompt", {"prompt": text})]
+        prompts: list[Prompt] = []
+        for number, (place, entry) in enumerate(entries):
+            own = dataclasses.replace(sampling, seed=(sampling.seed + number) % 2**31)
+            found = _prompt(entry, place, own, encoder, chat=decode.use_chat_template)
+            prompts.append(_checked(found, config))
+        return prompts
 
 
-def sampling_from_config(decode: DecodeConfig, eos_ids: Sequence[int]) -> Sampling:
+def _sampling(decode: DecodeConfig, eos_ids: tuple[int, ...]) -> Sampling:
     """How the keys say that tokens are chosen."""
     strategy = decode.decode_sampling_strategy
     return Sampling(
@@ -70,65 +70,35 @@ def sampling_from_config(decode: DecodeConfig, eos_ids: Sequence[int]) -> Sampli
         min_p=decode.decode_sampling_min_p,
         repetition_penalty=decode.decode_repetition_penalty,
         seed=decode.decode_seed,
-        eos_ids=tuple(map(int, decode.decode_eos_ids or eos_ids)),
+        eos_ids=eos_ids,
         ignore_eos=decode.ignore_eos,
         stop=decode.stop_strings,
         logprobs=None if decode.decode_logprobs < 0 else decode.decode_logprobs,
     )
 
 
-class _Encoder:
-    """Text and messages to tokens."""
-
-    def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
-        """Raises ValueError where a chat template is asked for and there is none."""
-        self._tokenizer, self._data = tokenizer, config.data
-        self._chat = config.decode.use_chat_template
-        self.eos_ids = eos_ids(config, tokenizer)
-        self._template = find_chat_template(config.data)
-        if self._chat:
-            self._require_template("use_chat_template=true")
-
-    def prompt(self, entry: dict[str, Any], place: str, sampling: Sampling, number: int) -> Prompt:
-        """The prompt of an entry, the `number`-th of all."""
-        unknown = entry.keys() - {"prompt", "messages", *_OWN}
-        if unknown or ("prompt" in entry) == ("messages" in entry):
-            raise ValueError(
-                f"{place}: must have prompt or messages, beside them {', '.join(_OWN)} and "
-                f"nothing else; it has {', '.join(entry) or 'nothing'}"
-            )
-        seed = (sampling.seed + number) % 2**31
-        try:
-            sampling = dataclasses.replace(sampling, **{"seed": seed, **_own(entry)})
-            text, tokens = self._tokens(entry)
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
-        return Prompt(place, text, Request(tuple(tokens), sampling))
-
-    def _tokens(self, entry: dict[str, Any]) -> tuple[str, list[int]]:
+def _prompt(
+    entry: dict[str, Any], place: str, sampling: Sampling, encoder: Encoder, *, chat: bool
+) -> Prompt:
+    """The prompt of an entry; `chat` takes a text for what a user says in one."""
+    unknown = entry.keys() - {"prompt", "messages", *_OWN}
+    if unknown or ("prompt" in entry) == ("messages" in entry):
+        raise ValueError(
+            f"{place}: must have prompt or messages, beside them {', '.join(_OWN)} and "
+            f"nothing else; it has {', '.join(entry) or 'nothing'}"
+        )
+    try:
+        sampling = dataclasses.replace(sampling, **_own(entry))
+        text = entry.get("prompt")
         if "messages" in entry:
-            return self._chat_tokens(_messages(entry["messages"]))
-        text = entry["prompt"]
+            messages = _messages(entry["messages"])
+            return Prompt(place, messages[-1]["content"], Request(encoder.chat(messages), sampling))
         if not isinstance(text, str):
             raise ValueError(f"prompt must be text, not {type(text).__name__}")
-        if self._chat:
-            return self._chat_tokens([{"role": "user", "content": text}])
-        tokens = self._tokenizer.encode(text)
-        if self._data.add_bos and self._tokenizer.bos_id is not None:
-            tokens = [self._tokenizer.bos_id, *tokens]
-        return text, tokens
-
-    def _chat_tokens(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        rendered = self._require_template("messages").prompt(messages)
-        return messages[-1]["content"], self._tokenizer.encode(rendered)
-
-    def _require_template(self, what: str):  # noqa: ANN202
-        if self._template is None:
-            raise ValueError(
-                f"{what}: the tokenizer has no chat template in tokenizer_config.json or "
-                "chat_template.jinja; name a file: chat_template=FILE"
-            )
-        return self._template
+        tokens = encoder.chat([{"role": "user", "content": text}]) if chat else encoder.text(text)
+        return Prompt(place, text, Request(tokens, sampling))
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def _own(entry: dict[str, Any]) -> dict[str, Any]:
@@ -153,17 +123,6 @@ def _messages(value: object) -> list[Message]:
         if fault := message_fault(message):
             raise ValueError(f"message {number} of 'messages'{fault}")
     return value
-
-
-def eos_ids(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokenizer's EOS, and those of a generation_config.json beside it."""
-    found: list[Json] = [tokenizer.eos_id]
-    if config.data.tokenizer_type != "byte":
-        path = Path(os.path.expanduser(config.data.tokenizer_path))
-        folder = path if path.is_dir() else path.parent
-        ids = read_object(folder / GENERATION_CONFIG, missing={}).get("eos_token_id")
-        found += ids if isinstance(ids, list) else [ids]
-    return tuple(sorted({one for one in found if type(one) is int}))
 
 
 def _entries(path: str) -> list[tuple[str, dict[str, Any]]]:

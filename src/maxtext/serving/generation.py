@@ -10,13 +10,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from maxtext.config.schema_serving import ServeConfig
+from maxtext.decoding.encoding import Encoder
 from maxtext.decoding.requests import Event
 from maxtext.decoding.requests import Request as Wanted
 from maxtext.serving.answers import Answer, Chats, Completions, Form, Piece, joined, piece
 from maxtext.serving.bodies import Body, ChatBody, CompletionBody, parse
 from maxtext.serving.errors import ApiError
 from maxtext.serving.meters import Meters
-from maxtext.serving.prompts import Prompts, TokenTexts
+from maxtext.serving.prompts import TokenTexts, chat_tokens, text_tokens
 from maxtext.serving.replies import Reply, read_body, while_connected
 from maxtext.serving.worker import Job, Worker
 
@@ -31,14 +32,12 @@ class Service:
         model: Its name.
         config: Limits.
         max_length: Tokens of a prompt and its answer at most.
-        eos_ids: Tokens that end an answer.
     """
 
     model: str
     config: ServeConfig
     max_length: int
-    eos_ids: tuple[int, ...]
-    prompts: Prompts
+    encoder: Encoder
     texts: TokenTexts
     worker: Worker
     meters: Meters
@@ -142,7 +141,7 @@ class Generation[T: Body]:
         wanted: list[Wanted] = []
         for tokens in prompts:
             new = service.new_tokens(body, len(tokens))
-            samplings = body.samplings(max_new_tokens=new, eos_ids=service.eos_ids)
+            samplings = body.samplings(max_new_tokens=new, eos_ids=service.encoder.eos_ids)
             wanted += [Wanted(tokens, sampling) for sampling in samplings]
         return wanted
 
@@ -155,12 +154,14 @@ class CompletionsEndpoint(Generation[CompletionBody]):
 
     @override
     def tokens(self, body: CompletionBody) -> list[tuple[int, ...]]:
-        of_text = self._service.prompts.of_text
-        return [of_text(one) if isinstance(one, str) else tuple(one) for one in body.prompt]
+        return [
+            text_tokens(self._service.encoder, one) if isinstance(one, str) else tuple(one)
+            for one in body.prompt
+        ]
 
     @override
     def form(self, body: CompletionBody) -> Form:
-        decode = self._service.prompts.tokenizer.decode
+        decode = self._service.encoder.tokenizer.decode
         if not body.echo:
             return Completions([""] * (len(body.prompt) * body.n))
         texts = [one if isinstance(one, str) else decode(one) for one in body.prompt]
@@ -175,7 +176,7 @@ class ChatEndpoint(Generation[ChatBody]):
 
     @override
     def tokens(self, body: ChatBody) -> list[tuple[int, ...]]:
-        return [self._service.prompts.of_chat(body.messages)]
+        return [chat_tokens(self._service.encoder, body.messages)]
 
     @override
     def form(self, body: ChatBody) -> Form:

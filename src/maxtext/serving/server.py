@@ -5,16 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from maxtext.config.schema import Config
-from maxtext.data.opening import find_chat_template
+from maxtext.decoding.encoding import load_encoder
 from maxtext.decoding.load import load_engine, prepare
-from maxtext.decoding.prompts import eos_ids
 from maxtext.decoding.sampling import Mode
 from maxtext.models.backend import config_errors
 from maxtext.serving.generation import Service
 from maxtext.serving.http import Server
 from maxtext.serving.meters import Meters
 from maxtext.serving.port import listen
-from maxtext.serving.prompts import Prompts, TokenTexts
+from maxtext.serving.prompts import TokenTexts
 from maxtext.serving.worker import Worker
 
 
@@ -41,25 +40,21 @@ def load_service(config: Config, announce: Callable[[str], None]) -> Service:
     Raises:
         ConfigError: As `load_engine`, or the chat template is none.
     """
-    with config_errors():
-        template = find_chat_template(config.data)
     served = prepare(config)
     with config_errors():
-        end = eos_ids(config, served.tokenizer)
+        encoder = load_encoder(config, served.tokenizer)
     engine = load_engine(served)
     if config.serve.serve_warm_up:
         announce("compiling all shapes of steps")
         for mode in (Mode(), Mode(draws=True)):
             engine.warm_up(mode)
     worker = Worker(engine, max_open=config.decode.max_num_seqs + config.serve.serve_max_waiting)
-    tokenizer = served.tokenizer
     return Service(
         model=model_name(config),
         config=config.serve,
         max_length=engine.max_length,
-        eos_ids=tuple(map(int, config.decode.decode_eos_ids)) or end,
-        prompts=Prompts(tokenizer, template, add_bos=config.data.add_bos),
-        texts=TokenTexts(tokenizer),
+        encoder=encoder,
+        texts=TokenTexts(served.tokenizer),
         worker=worker,
         meters=Meters(worker),
     )

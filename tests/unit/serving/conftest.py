@@ -16,11 +16,12 @@ from fake_engine import FakeEngine
 from maxtext.config.load import load
 from maxtext.data.chat_template import ChatTemplate
 from maxtext.data.tokenizer import ByteTokenizer
+from maxtext.decoding.encoding import Encoder
 from maxtext.serving.app import make_app
 from maxtext.serving.generation import Service
 from maxtext.serving.http import Server, http_settings
 from maxtext.serving.meters import Meters
-from maxtext.serving.prompts import Prompts, TokenTexts
+from maxtext.serving.prompts import TokenTexts
 from maxtext.serving.worker import Worker
 
 MODEL = "tiny"
@@ -65,9 +66,11 @@ def make_service(engine: FakeEngine, *argv: str, template: str = TEMPLATE) -> Se
         model=MODEL,
         config=config.serve,
         max_length=engine.max_length,
-        eos_ids=(ord("."),),
-        prompts=Prompts(
-            tokenizer, ChatTemplate(template, "here", ()) if template else None, add_bos=True
+        encoder=Encoder(
+            tokenizer,
+            ChatTemplate(template, "here", ()) if template else None,
+            add_bos=True,
+            eos_ids=(ord("."),),
         ),
         texts=TokenTexts(tokenizer),
         worker=worker,
