@@ -18,12 +18,13 @@ def main(argv: Sequence[str]) -> int:
 def _train(loaded: Loaded) -> None:
     # Imported here: jax takes seconds that help and errors need not wait for.
     from maxtext.checkpoint.errors import CheckpointError
+    from maxtext.training.compiling import compile_only
     from maxtext.training.loop import train
     from maxtext.training.recorder import NonFiniteError
 
     try:
         with _log_to_stdout():
-            train(loaded.config)
+            (compile_only if loaded.config.training.compile_only else train)(loaded.config)
     except (CheckpointError, NonFiniteError) as error:
         sys.exit(f"error: {error}")
     except OSError as error:

@@ -78,12 +78,13 @@ def listed(numbers: Iterable[int], *, near: int) -> str:
 
 def _tokens(config: Config) -> Iterator[Clash]:
     model, data = config.model, config.data
-    if data.max_target_length > model.max_position_embeddings:
+    longer = data.max_target_length > model.max_position_embeddings
+    if longer and not config.run.override_model_config:
         yield Clash(
             ("max_target_length", "max_position_embeddings"),
             "rows are longer than the model was made for",
-            f"use at most max_target_length={model.max_position_embeddings}, or raise "
-            "max_position_embeddings to train it for more",
+            f"use at most max_target_length={model.max_position_embeddings}, or train it for more: "
+            "raise max_position_embeddings, or add override_model_config=true",
         )
     if data.tokenizer_type == "byte" and model.vocab_size < _BYTES:
         yield Clash(

@@ -156,6 +156,10 @@ class OptimizerConfig(Section):
 class TrainingConfig(Section):
     """The loop."""
 
+    compile_only: bool = key(
+        "Compile the training step for these devices, report its memory, FLOPs and collectives, "
+        "write both to `<run>/compiled`, then exit: no weights, no data."
+    )
     steps: Positive = key("Steps in all, those of a resumed run included.")
     gradient_accumulation_steps: Positive = key("Forward and backward passes an update.")
     z_loss_multiplier: NonNegativeFloat = key("Weight of mean(logsumexp(logits)^2) in the loss.")

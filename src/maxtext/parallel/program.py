@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 from jax.stages import Compiled
@@ -85,8 +86,8 @@ class Memory:
         outputs: What it returns.
         aliased: The part of both that is one: donated arguments.
         temporaries: What it needs while it runs.
-        peak: The most at once. Where the compiler does not say, all of the above, which may be
-            more than there really is at once.
+        peak: The most at once. For a CPU the sum of all the above, since the compiler's figure
+            leaves temporaries out there.
     """
 
     arguments: int
@@ -138,14 +139,14 @@ def memory(compiled: Compiled) -> Memory | None:
     if stats is None:
         return None
     held = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    # Some backends leave it out, others have it as 0.
-    peak = getattr(stats, "peak_memory_in_bytes", 0)
+    places = [one.device_set for one in jax.tree.leaves(compiled.output_shardings)]
+    on_cpu = any(device.platform == "cpu" for devices in places for device in devices)
     return Memory(
         arguments=stats.argument_size_in_bytes,
         outputs=stats.output_size_in_bytes,
         aliased=stats.alias_size_in_bytes,
         temporaries=stats.temp_size_in_bytes,
-        peak=peak or held + stats.temp_size_in_bytes,
+        peak=held + stats.temp_size_in_bytes if on_cpu else stats.peak_memory_in_bytes,
     )
 
 

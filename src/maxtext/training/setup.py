@@ -124,7 +124,8 @@ def prepare(config: Config) -> Setup:
     set_up_jax(config.run, config.compute)
     with config_errors():
         setup = make_setup(config, jax.devices(), backend=jax.default_backend())
-        _check_memory(setup.abstract)
+        if not config.training.compile_only:
+            _check_memory(setup.abstract)
     return setup
 
 

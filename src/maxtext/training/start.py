@@ -114,12 +114,12 @@ def start(setup: Setup, stack: contextlib.ExitStack, *, goodput: Goodput) -> Run
     )
     stack.callback(batches.close)
     step = int(state.step)
-    workload = _workload(setup)
+    work = workload(setup)
     with config_errors(), together():
         log = stack.enter_context(
             StepLog(
                 config.metrics,
-                workload,
+                work,
                 tensorboard_dir=str(setup.directory / "tensorboard"),
                 start_step=step,
                 writes=jax.process_index() == 0,
@@ -162,7 +162,7 @@ def trace_step(setup: Setup) -> Traced:
     return step.trace(setup.abstract, batch, setup.abstract_rate())
 
 
-def compile_step(traced: Traced) -> StepFn:
+def compile_step(traced: Traced) -> Compiled:
     """The program of a traced step; logs time and memory."""
     began = time.perf_counter()
     with still("compiling the step"):
@@ -186,7 +186,7 @@ def log_start(setup: Setup) -> None:
             text = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
             _logger.info("%s: %s", section, text)
     rows, length = setup.batch_shape
-    flops = _workload(setup).flops_per_device * setup.layout.mesh.size
+    flops = workload(setup).flops_per_device * setup.layout.mesh.size
     _logger.info("run %s on %s", setup.directory, describe(setup.layout.mesh))
     _logger.info(
         "%s: %s parameters in %s; a step takes %d rows of %d tokens and %.4g TFLOPs, attention is "
@@ -230,7 +230,8 @@ def _log_optimizer(setup: Setup) -> None:
         )
 
 
-def _workload(setup: Setup) -> Workload:
+def workload(setup: Setup) -> Workload:
+    """What the log reckons a step with."""
     config = setup.config
     rows, length = setup.batch_shape
     tokens = rows * length / setup.layout.mesh.size

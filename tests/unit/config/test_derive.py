@@ -135,6 +135,7 @@ def test_a_clash_says_what_is_wrong_and_what_would_work(
         "attention=cudnn_flash_te max_segments_per_seq=8",
         "decoder_block=gemma2 sliding_window_size=16",
         "decoder_block=gemma3 sliding_window_size=16 local_rope_max_timescale=1e4",
+        "max_target_length=131076 override_model_config=true",
         "run_name=...",
         "run_name=2025_01_02",
         "ici_data_parallelism=-1 ici_fsdp_parallelism=2",

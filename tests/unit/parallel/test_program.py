@@ -280,6 +280,16 @@ def test_memory_counts_a_donated_argument_once() -> None:
     assert whole.peak - donated.peak == part
 
 
+def test_the_peak_has_what_a_loop_keeps_for_its_backward_pass() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0])
+
+    program = memory(compiled(jax.grad(loss), shaped(5, 64, 64), shaped(64, 64)))
+    assert program is not None
+    assert program.temporaries >= 5 * 64 * 64 * 4
+    assert program.peak == program.arguments + program.outputs + program.temporaries
+
+
 def test_flops_of_products_are_exact_whatever_they_contract() -> None:
     def product(x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.einsum("bqhd,bkhd->bhqk", x, y)
