@@ -76,23 +76,16 @@ def measure(
     import numpy as np
 
     from maxtext.config.load import load
-    from maxtext.metrics.flops import train_flops
     from maxtext.parallel.layout import use_layout
-    from maxtext.parallel.params import count_params, named_leaves
+    from maxtext.parallel.params import count_params
     from maxtext.training.setup import prepare
-    from maxtext.training.start import compile_step, trace_step
+    from maxtext.training.start import compile_step, trace_step, workload
     from maxtext.training.state import fresh_state
 
     argv = [*model_keys(model, devices, changes), "enable_checkpointing=false"]
     setup = prepare(load(argv, {}).config)
     rows, length = setup.batch_shape
-    flops = (
-        train_flops(
-            named_leaves(setup.specs), setup.architecture, attention="dot_product", length=length
-        ).per_token
-        * rows
-        * length
-    )
+    flops = workload(setup).flops_per_device * devices
     square = jnp.ones((MATMUL_SIZE, MATMUL_SIZE), jnp.float32)
     matmul = jax.jit(jnp.matmul).lower(square, square).compile()
     jax.block_until_ready(matmul(square, square))

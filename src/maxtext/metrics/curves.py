@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
-
 # Protocol buffers make their classes when they are imported: no checker sees them.
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
 from tensorboardX.record_writer import masked_crc32c
 
 from maxtext.metrics.step_log import STEP_TAGS

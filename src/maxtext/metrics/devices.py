@@ -69,16 +69,14 @@ def peak_flops(kind: str, dtype: Literal["float32", "bfloat16", "float16"]) -> f
 
 @dataclasses.dataclass(frozen=True)
 class MemoryUse:
-    """Memory of the fullest of this process's devices, in bytes a device.
+    """Memory of the fullest of this process's devices, in bytes.
 
     Attributes:
         in_use: Bytes allocated now.
-        peak: Most bytes that were allocated at once.
         limit: Bytes that can be allocated.
     """
 
     in_use: int
-    peak: int
     limit: int
 
 
@@ -88,5 +86,5 @@ def memory_use() -> MemoryUse | None:
     stats = [report for report in reports if report and "bytes_limit" in report]
     if not stats:
         return None
-    fullest = max(stats, key=lambda report: report["peak_bytes_in_use"])
-    return MemoryUse(fullest["bytes_in_use"], fullest["peak_bytes_in_use"], fullest["bytes_limit"])
+    fullest = max(stats, key=lambda report: report["bytes_in_use"])
+    return MemoryUse(fullest["bytes_in_use"], fullest["bytes_limit"])

@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 # Steps whose median duration the remaining time is reckoned from.
 _RECENT_STEPS = 20
 # What the names of counts of tokens begin with, one for each source of a mixture.
-SOURCE_TOKENS = "data/tokens/"
+_SOURCE_TOKENS = "data/tokens/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,7 @@ class StepRecord:
         learning_rate: Rate of this step's update.
         batch_digest: Hash of the batch, for JSONL.
         skipped: Whether there was no update; None where none is ever skipped.
+        source_tokens: Tokens of each source up to here, where there are several.
         extras: Further scalars under their TensorBoard names, such as
             `perf/input_wait_seconds`; JSONL gets them under the same names.
     """
@@ -68,6 +69,7 @@ class StepRecord:
     learning_rate: float
     batch_digest: str
     skipped: bool | None = None
+    source_tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
     extras: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
 
 
@@ -123,7 +125,7 @@ class StepLog:
         self._writes = writes
         self._first = start_step
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
-        self._source_tokens: dict[str, int | float] = {}
+        self._source_tokens: Mapping[str, int] = {}
         self._history = None
         self._board = None
         if writes and config.metrics_file:
@@ -158,18 +160,15 @@ class StepLog:
         # The first step of a process includes compilation.
         if record.step > self._first:
             self._recent.append(record.seconds)
-        self._source_tokens = {
-            name.removeprefix(SOURCE_TOKENS): count
-            for name, count in record.extras.items()
-            if name.startswith(SOURCE_TOKENS)
-        }
+        self._source_tokens = record.source_tokens
         fields = _step_fields(record, self._workload)
         last = record.step == self._workload.steps - 1
         if record.step % self._config.log_period == 0 or last:
             _logger.info("%s", _step_line(record.step, fields, self._seconds_left(record.step)))
-        digest = {"batch_digest": record.batch_digest}
-        self._write(record.step, {**fields, **record.extras, **digest})
-        self._plot(record.step, STEP_TAGS, fields | dict(record.extras))
+        fields |= record.extras
+        fields |= {f"{_SOURCE_TOKENS}{name}": n for name, n in record.source_tokens.items()}
+        self._write(record.step, {**fields, "batch_digest": record.batch_digest})
+        self._plot(record.step, STEP_TAGS, fields)
 
     def evaluation(self, record: EvalRecord) -> None:
         """Reports an evaluation."""

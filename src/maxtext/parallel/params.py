@@ -17,7 +17,7 @@ from maxtext.types import DType, Initializer, PRNGKeyArray, Weight
 
 @dataclasses.dataclass(frozen=True)
 class Param:
-    """One weight that does not exist yet, or several equal ones stacked.
+    """One weight that does not exist yet, or several equal ones stacked; a leaf to JAX.
 
     Attributes:
         shape: Of all of it.
@@ -89,10 +89,6 @@ def pytree[T](cls: type[T]) -> type[T]:
     return made
 
 
-def _is_param(leaf: object) -> bool:
-    return isinstance(leaf, Param)
-
-
 def path_name(path: tuple[Any, ...]) -> str:
     """A leaf's name as users read it, such as `decoder/layers/mlp/wi_0/kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
@@ -100,15 +96,13 @@ def path_name(path: tuple[Any, ...]) -> str:
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """Every leaf of a tree of specs, shardings or arrays under its name."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_param)
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_name(path): leaf for path, leaf in leaves}
 
 
 def map_params[T](fn: Callable[[str, Param], Any], specs: T) -> T:
     """Maps `fn(name, spec)` over every `Param` of a spec tree."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, one: fn(path_name(path), one), specs, is_leaf=_is_param
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, one: fn(path_name(path), one), specs)
 
 
 def select[T](tree: T, mask: Any) -> T:
@@ -117,7 +111,7 @@ def select[T](tree: T, mask: Any) -> T:
     def one(leaf: Any, keep: Any) -> Any:
         return leaf if keep else None
 
-    return jax.tree.map(one, tree, mask, is_leaf=lambda leaf: leaf is None or _is_param(leaf))
+    return jax.tree.map(one, tree, mask, is_leaf=lambda leaf: leaf is None)
 
 
 def merge[T](first: T, second: T) -> T:

@@ -9,6 +9,7 @@ from jax.stages import Compiled
 
 from maxtext.config.schema import Config
 from maxtext.metrics.devices import memory_use
+from maxtext.metrics.step_log import Workload
 from maxtext.models.backend import config_errors
 from maxtext.parallel import program
 from maxtext.parallel.distributed import initialize, together
@@ -35,18 +36,19 @@ def compile_only(config: Config) -> None:
     if jax.process_index() > 0:
         logging.getLogger("maxtext").setLevel(logging.WARNING)
     with use_layout(setup.layout):
-        log_start(setup)
+        work = workload(setup)
+        log_start(setup, work)
         with config_errors():
             traced = trace_step(setup)
         compiled = compile_step(traced)
-    report = _report(setup, compiled)
+    report = _report(setup, compiled, work)
     _log(report)
     with config_errors(), together():
         if jax.process_index() == 0:
             _write(setup, compiled, report)
 
 
-def _report(setup: Setup, compiled: Compiled) -> dict[str, Any]:
+def _report(setup: Setup, compiled: Compiled, work: Workload) -> dict[str, Any]:
     """All figures, as they are written."""
     mesh = setup.layout.mesh
     memory, use = program.memory(compiled), memory_use()
@@ -66,7 +68,7 @@ def _report(setup: Setup, compiled: Compiled) -> dict[str, Any]:
             "peak": memory.peak,
         },
         "memory_limit_bytes": use and use.limit,
-        "model_flops": workload(setup).flops_per_device,
+        "model_flops": work.flops_per_device,
         "product_flops": program.flops(compiled),
         "collectives": [
             {"kind": kind, "axes": list(axes), "count": count, "bytes": moved}

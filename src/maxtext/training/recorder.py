@@ -10,7 +10,7 @@ import jax
 
 from maxtext.config.schema_training import TrainingConfig
 from maxtext.metrics.goodput import Goodput
-from maxtext.metrics.step_log import SOURCE_TOKENS, StepLog, StepRecord
+from maxtext.metrics.step_log import StepLog, StepRecord
 from maxtext.training.step import StepMetrics
 
 # What the stalls are called in the goodput.
@@ -102,11 +102,11 @@ class Recorder:
             learning_rate=float(metrics.learning_rate),
             batch_digest=done.batch_digest,
             skipped=None if metrics.skipped is None else bool(metrics.skipped),
+            source_tokens=done.source_tokens,
             extras={
                 "learning/z_loss": float(metrics.z_loss),
                 "learning/param_norm": float(metrics.param_norm),
                 "perf/input_wait_seconds": done.input_wait_seconds,
-                **{f"{SOURCE_TOKENS}{name}": n for name, n in done.source_tokens.items()},
                 **stalls,
             },
         )

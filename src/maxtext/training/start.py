@@ -84,7 +84,8 @@ def start(setup: Setup, stack: contextlib.ExitStack, *, goodput: Goodput) -> Run
     Raises:
         ConfigError: Data cannot be read, or a checkpoint is damaged or of another model.
     """
-    log_start(setup)
+    work = workload(setup)
+    log_start(setup, work)
     with config_errors(), goodput.during("compilation"):
         traced = trace_step(setup)
     config = setup.config
@@ -114,7 +115,6 @@ def start(setup: Setup, stack: contextlib.ExitStack, *, goodput: Goodput) -> Run
     )
     stack.callback(batches.close)
     step = int(state.step)
-    work = workload(setup)
     with config_errors(), together():
         log = stack.enter_context(
             StepLog(
@@ -177,7 +177,7 @@ def compile_step(traced: Traced) -> Compiled:
     return compiled
 
 
-def log_start(setup: Setup) -> None:
+def log_start(setup: Setup, work: Workload) -> None:
     """Logs the config, the mesh, the size of the model and the work of a step."""
     config = setup.config
     if config.run.log_config:
@@ -186,7 +186,7 @@ def log_start(setup: Setup) -> None:
             text = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
             _logger.info("%s: %s", section, text)
     rows, length = setup.batch_shape
-    flops = workload(setup).flops_per_device * setup.layout.mesh.size
+    flops = work.flops_per_device * setup.layout.mesh.size
     _logger.info("run %s on %s", setup.directory, describe(setup.layout.mesh))
     _logger.info(
         "%s: %s parameters in %s; a step takes %d rows of %d tokens and %.4g TFLOPs, attention is "

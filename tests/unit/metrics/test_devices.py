@@ -33,11 +33,11 @@ def test_cpu_devices_report_no_memory() -> None:
 
 def test_memory_is_that_of_the_fullest_device(monkeypatch) -> None:
     class Device:
-        def __init__(self, peak):
-            self.peak = peak
+        def __init__(self, in_use):
+            self.in_use = in_use
 
         def memory_stats(self):
-            return {"bytes_in_use": 1, "peak_bytes_in_use": self.peak, "bytes_limit": 9}
+            return {"bytes_in_use": self.in_use, "bytes_limit": 9}
 
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(3), Device(7), Device(5)])
-    assert memory_use() == MemoryUse(in_use=1, peak=7, limit=9)
+    assert memory_use() == MemoryUse(in_use=7, limit=9)

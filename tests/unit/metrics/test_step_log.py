@@ -245,9 +245,9 @@ def test_other_processes_write_nothing(lines, tmp_path) -> None:
 
 def test_tokens_of_each_source_are_told_at_evaluations_and_at_the_end(lines, tmp_path) -> None:
     with open_log(tmp_path, period=1000) as log:
-        log.step(record(1, extras={"data/tokens/web": 1500, "data/tokens/books": 500}))
+        log.step(record(1, source_tokens={"web": 1500, "books": 500}))
         log.evaluation(EvalRecord(step=1, seconds=1.5, total_weights=4096, loss=1.9))
-        log.step(record(2, extras={"data/tokens/web": 3000, "data/tokens/books": 1000}))
+        log.step(record(2, source_tokens={"web": 3000, "books": 1000}))
     told = [line for line in lines.messages if line.startswith("tokens of each source")]
     assert told == [
         "tokens of each source: web 1,500 (75.00%), books 500 (25.00%)",
