@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ from maxtext.decoding.requests import Event, Request, Sampling
 from maxtext.layers.attentions import training_attend
 from maxtext.layers.embeddings import project_to_vocab
 from maxtext.models.decoder import Architecture, Model, Runtime, hidden_states, output_kernel
-from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import initialize, shardings
 from maxtext.parallel.serving import serving_layout
 from maxtext.parallel.stages import Stages
@@ -24,14 +24,14 @@ from tiny import LENGTH, T0, VOCAB
 _weights: dict[Hashable, Model] = {}
 
 
-def tiny_served(*argv: str, devices: int = 1) -> Served:
-    """T0 with `argv` on the first devices."""
+def tiny_served(*argv: str, devices: int = 1, **mesh: Any) -> Served:
+    """T0 with `argv` on the first devices; `mesh` is keys of it that training would refuse."""
     own = ("page_size=4", "max_num_seqs=9", "max_num_batched_tokens=64")
     given = {text.split("=", 1)[0]: text for text in (*T0, *own, *argv)}
     config = load(list(given.values()), {}).config
+    config = config.model_copy(update={"mesh": config.mesh.model_copy(update=mesh)})
     served = prepare(config.model_copy(update={"mesh": load(T0, {}).config.mesh}))
-    layout = make_layout(config.mesh, jax.devices()[:devices])
-    layout = serving_layout(layout, kv_heads=config.model.num_kv_heads)
+    layout = serving_layout(config.mesh, config.model, jax.devices()[:devices])
     return dataclasses.replace(served, layout=layout)
 
 
@@ -44,9 +44,9 @@ def weights(served: Served) -> Model:
     return _weights[key]
 
 
-def tiny_engine(*argv: str, devices: int = 1) -> tuple[Engine, Served]:
-    """An engine with these weights."""
-    served = tiny_served(*argv, devices=devices)
+def tiny_engine(*argv: str, devices: int = 1, **mesh: Any) -> tuple[Engine, Served]:
+    """An engine with these weights, of `tiny_served`."""
+    served = tiny_served(*argv, devices=devices, **mesh)
     placed = jax.device_put(weights(served), shardings(served.specs, served.layout))
     return make_engine(served, placed), served
 

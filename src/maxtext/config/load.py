@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from maxtext.config import architecture, derive, filesystem, outputs
+from maxtext.config import architecture, derive, derive_attention_dp, filesystem, outputs
 from maxtext.config.errors import Clash, ConfigError, Origin, Problem, did_you_mean, nearest
 from maxtext.config.flat import build
 from maxtext.config.keys import BASE_CONFIG, RULES, keys
@@ -105,6 +105,7 @@ def _checked(
         clashes = [
             *architecture.clashes(config, user_keys),
             *derive.clashes(config, user_keys, training=training),
+            *derive_attention_dp.clashes(config, user_keys, training=training),
             *(outputs.clashes(config, user_keys) if training else ()),
             *filesystem.clashes(config, user_keys, training=training),
         ]

@@ -213,6 +213,20 @@ class MeshConfig(Section):
     ici_tensor_sequence_parallelism: Count = key(
         "Within a slice: as tensor, norms and residual split by length."
     )
+    enable_dp_attention: bool = key(
+        "Attention data parallelism, for serving: the devices of `ici_tensor_parallelism` split "
+        "the requests where there are fewer key and value heads than devices, so that none is "
+        "cached twice."
+    )
+    ici_attn_dp_parallelism: Count = key(
+        "Groups of those devices, each with requests of its own in attention. -1: with "
+        "`enable_dp_attention` the fewest that cache no head twice; 1: off."
+    )
+    attn_dp_weights: Literal["auto", "replicated", "sharded"] = key(
+        "The projections of attention: `replicated` keeps a copy in each group, `sharded` splits "
+        "them over all groups and passes the heads of new tokens round, `auto` is sharded where "
+        "the query heads divide."
+    )
     dcn_data_parallelism: Count = key("Across slices: copies of everything, batch split.")
     dcn_pipeline_parallelism: Count = key("Across slices: pipeline stages.")
     dcn_fsdp_parallelism: Count = key("Across slices: batch and weights split.")

@@ -96,7 +96,7 @@ UPSTREAM = frozenset(
     debug_sharding decoder_layer_input default_prompt dense_fsdp_use_two_stage_all_gather
     dq_reduction_steps dtype_mm dump_hlo dump_hlo_local_dir dump_hlo_local_module_name
     dump_hlo_module_name dump_hlo_xla_flags dump_jaxpr dump_jaxpr_local_dir dump_step
-    enable_autocheckpoint enable_continuous_checkpointing enable_dp_attention
+    enable_autocheckpoint enable_continuous_checkpointing
     enable_model_warmup enable_orbax_v1 enable_padding_causal_mask enable_rampup_batch_size
     enable_single_controller enable_single_replica_ckpt_restoring enable_tpu_profiling_options
     enable_wandb eval_dataset_name eval_split eval_start_step expansion_factor_real_data

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from maxtext.config.attention_dp import attention_dp
 from maxtext.config.schema import Config
 from maxtext.conversion.loading import load_weights
 from maxtext.data.tokenizer import Tokenizer, load_tokenizer
@@ -19,10 +21,11 @@ from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Decoder, Model, model_params
 from maxtext.models.registry import architecture
 from maxtext.parallel.layout import Layout, use_layout
-from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import abstract, shardings
 from maxtext.parallel.serving import serving_layout
 from maxtext.types import DType
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,11 +63,19 @@ def prepare(config: Config) -> Served:
             backend=jax.default_backend(),
             length=config.data.max_target_length,
         )
-        trained = make_layout(config.mesh, jax.devices())
+        dp = attention_dp(config.mesh, config.model)
+        if dp.attn_dp > 1:
+            _logger.info(
+                "attention data parallelism: attn_dp %d x model %d, weights %s (%s)",
+                dp.attn_dp,
+                dp.model,
+                dp.variant,
+                dp.why,
+            )
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         return Served(
             config=config.model_copy(update={"compute": compute}),
-            layout=serving_layout(trained, kv_heads=config.model.num_kv_heads),
+            layout=serving_layout(config.mesh, config.model, jax.devices()),
             architecture=model,
             specs=model_params(model),
             tokenizer=tokenizer,

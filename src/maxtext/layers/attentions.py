@@ -15,7 +15,7 @@ from maxtext.ops import flash_attention
 from maxtext.ops.attention import Arithmetic, AttentionPattern, dot_product_attention
 from maxtext.ops.context_attention import Context, context_attention
 from maxtext.ops.rope import rotate
-from maxtext.parallel.layout import Layout, constrain, current_layout
+from maxtext.parallel.layout import Axes, Layout, constrain, current_layout
 from maxtext.parallel.params import pytree
 from maxtext.parallel.rows import RowSplit, row_split
 from maxtext.types import Array, DType, Float, Int
@@ -30,6 +30,9 @@ KV_HEADS = (
     "activation_kv_heads",
     "activation_kv",
 )
+# The same where heads are projected to and from.
+_PROJECTED = (HEADS[0], "attn_projection_length", "attn_projection_heads", HEADS[3])
+_PROJECTED_KV = (HEADS[0], "attn_projection_kv_length", "attn_projection_kv_heads", HEADS[3])
 
 
 @pytree
@@ -50,7 +53,7 @@ def attention_params(
     """Declares the weights of `attention`."""
     declare = functools.partial(linear_params, scale=config.dense_init_scale, dtype=dtype)
     embed, heads, kv_heads = config.emb_dim, config.num_query_heads, config.num_kv_heads
-    one_norm = norm_params(config.head_dim, dtype=dtype) if config.use_qk_norm else None
+    one_norm = norm_params(config.head_dim, dtype=dtype, axis="kv") if config.use_qk_norm else None
     project_in = functools.partial(declare, bias=config.attention_bias)
     key_value = project_in((embed, kv_heads, config.head_dim), ("embed", "kv_heads", "kv"))
     return Attention(
@@ -73,17 +76,27 @@ def attention(
     eps: float,
 ) -> Float[Array, "B L D"]:
     """Projects to heads, rotates queries and keys, attends, projects back."""
-    x = constrain(x, "attn_activation_batch", "attn_activation_length", "attn_activation_embed")
-    q = checkpoint_name(constrain(linear(params.query, x), *HEADS), "query_proj")
-    k = checkpoint_name(constrain(linear(params.key, x), *KV_HEADS), "key_proj")
-    v = checkpoint_name(constrain(linear(params.value, x), *KV_HEADS), "value_proj")
+    x = constrain(x, "attn_activation_batch", "attn_projection_length", "attn_activation_embed")
+    q = _exchanged(linear(params.query, x), _PROJECTED, HEADS)
+    k = _exchanged(linear(params.key, x), _PROJECTED_KV, KV_HEADS)
+    v = _exchanged(linear(params.value, x), _PROJECTED_KV, KV_HEADS)
+    q, k = checkpoint_name(q, "query_proj"), checkpoint_name(k, "key_proj")
+    v = checkpoint_name(v, "value_proj")
     if params.query_norm is not None and params.key_norm is not None:
         q, k = norm(params.query_norm, q, eps=eps), norm(params.key_norm, k, eps=eps)
     attended = attend(rotate(q, rotation), rotate(k, rotation), v, pattern)
-    attended = constrain(attended, *HEADS)
+    attended = _exchanged(attended, HEADS, _PROJECTED)
     out = linear(params.out, attended, num_in=2)
     out = constrain(out, "activation_batch", "activation_norm_length", "activation_embed")
     return checkpoint_name(out, "out_proj")
+
+
+def _exchanged(x: jax.Array, before: Axes, after: Axes) -> jax.Array:
+    """`x` as `after` has it, computed as `before` has it.
+
+    Where the two differ, devices pass tokens of few heads on for few tokens of many heads.
+    """
+    return constrain(constrain(x, *before), *after)
 
 
 def training_attend(

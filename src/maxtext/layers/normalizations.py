@@ -30,14 +30,14 @@ type AnyNorm = Norm | CenteredNorm
 type NormParams = Callable[..., AnyNorm]
 
 
-def norm_params(size: int, *, dtype: DType) -> Norm:
-    """Declares the weights of `norm`."""
-    return Norm(scale=param((size,), ("norm",), ones, dtype))
+def norm_params(size: int, *, dtype: DType, axis: str = "norm") -> Norm:
+    """Declares the weights of `norm` over a dim of this logical axis."""
+    return Norm(scale=param((size,), (axis,), ones, dtype))
 
 
-def centered_norm_params(size: int, *, dtype: DType) -> CenteredNorm:
+def centered_norm_params(size: int, *, dtype: DType, axis: str = "norm") -> CenteredNorm:
     """Declares the weights of `norm` where they are kept less 1."""
-    return CenteredNorm(scale=param((size,), ("norm",), zeros, dtype))
+    return CenteredNorm(scale=param((size,), (axis,), zeros, dtype))
 
 
 def norm(params: AnyNorm, x: jax.Array, *, eps: float) -> jax.Array:

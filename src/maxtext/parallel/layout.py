@@ -15,6 +15,15 @@ type MeshAxes = tuple[str, ...]
 # The mesh axis that holds copies of the weights.
 DATA = "data"
 
+# Where attention projects to heads and back it lies as where it attends, unless a table of serving
+# says otherwise.
+_PROJECTIONS = {
+    "attn_projection_length": "attn_activation_length",
+    "attn_projection_heads": "activation_heads",
+    "attn_projection_kv_length": "attn_activation_length",
+    "attn_projection_kv_heads": "activation_kv_heads",
+}
+
 _current: contextvars.ContextVar["Layout | None"] = contextvars.ContextVar("layout", default=None)
 
 
@@ -123,6 +132,11 @@ class Layout:
 
     def _ways(self, part: MeshAxes) -> int:
         return math.prod(self.mesh.shape[axis] for axis in part)
+
+
+def with_projections(rules: Mapping[str, MeshAxes]) -> dict[str, MeshAxes]:
+    """The rules, and those of attention's projections, which nobody sets."""
+    return {**rules, **{name: rules[same] for name, same in _PROJECTIONS.items() if same in rules}}
 
 
 @contextlib.contextmanager

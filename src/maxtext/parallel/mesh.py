@@ -1,7 +1,7 @@
 """Devices to a mesh."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from maxtext.config.schema import DEGREES, MeshConfig
-from maxtext.parallel.layout import Layout
+from maxtext.parallel.layout import Layout, with_projections
 
 
 def make_layout(config: MeshConfig, devices: Sequence[Any]) -> Layout:
@@ -18,13 +18,31 @@ def make_layout(config: MeshConfig, devices: Sequence[Any]) -> Layout:
     Raises:
         ValueError: The degrees do not multiply to the devices.
     """
+    across, within = mesh_degrees(config, devices)
+    mesh = make_mesh(config, devices, across=across, within=within)
+    rules = with_projections(dict(config.logical_axis_rules))
+    return Layout(mesh, rules, balanced_rows=config.context_parallel_load_balance)
+
+
+def mesh_degrees(
+    config: MeshConfig, devices: Sequence[Any]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The degree of each mesh axis across slices and within one; raises as `make_layout`."""
     num_slices = count_slices(config, devices)
     across = _degrees(config, "dcn", num_slices, "slices")
-    within = _degrees(config, "ici", len(devices) // num_slices, "devices of a slice")
-    array = _arrange(config, devices, across=across, within=within)
-    mesh = Mesh(array, config.mesh_axes, axis_types=(AxisType.Auto,) * array.ndim)
-    rules = dict(config.logical_axis_rules)
-    return Layout(mesh, rules, balanced_rows=config.context_parallel_load_balance)
+    return across, _degrees(config, "ici", len(devices) // num_slices, "devices of a slice")
+
+
+def make_mesh(
+    config: MeshConfig,
+    devices: Sequence[Any],
+    *,
+    across: Mapping[str, int],
+    within: Mapping[str, int],
+) -> Mesh:
+    """The devices as a mesh of these axes, each of the product of its two degrees."""
+    array = _arrange(config, devices, across=tuple(across.values()), within=tuple(within.values()))
+    return Mesh(array, tuple(within), axis_types=(AxisType.Auto,) * array.ndim)
 
 
 def count_slices(config: MeshConfig, devices: Sequence[Any]) -> int:
@@ -45,7 +63,7 @@ def count_slices(config: MeshConfig, devices: Sequence[Any]) -> int:
     return slices
 
 
-def _degrees(config: MeshConfig, family: str, total: int, what: str) -> tuple[int, ...]:
+def _degrees(config: MeshConfig, family: str, total: int, what: str) -> dict[str, int]:
     """The degree of each mesh axis in one family, its -1 filled in."""
     keys = {name: f"{family}_{DEGREES[name]}_parallelism" for name in config.mesh_axes}
     given = {name: getattr(config, key) for name, key in keys.items()}
@@ -59,7 +77,7 @@ def _degrees(config: MeshConfig, family: str, total: int, what: str) -> tuple[in
             f"{listed or f'{family} degrees of 1'}: {fixed} does not fit {total} {what}; the "
             f"degrees must multiply to {total}, or one of them be -1 and the rest divide it"
         )
-    return tuple(total // fixed if degree == -1 else degree for degree in given.values())
+    return {name: total // fixed if degree == -1 else degree for name, degree in given.items()}
 
 
 def _arrange(
