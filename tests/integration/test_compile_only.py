@@ -98,7 +98,7 @@ def test_data_are_not_read(runs, tmp_path: Path) -> None:
 def test_a_device_that_tells_its_memory_is_held_to_it(
     runs, capsys, monkeypatch, limit: int, says: str
 ) -> None:
-    use = MemoryUse(in_use=0, peak=0, limit=limit)
+    use = MemoryUse(in_use=0, limit=limit)
     monkeypatch.setattr(compiling, "memory_use", lambda: use)
     assert compiled(runs)["memory_limit_bytes"] == limit
     assert f"; {says}: a device has" in capsys.readouterr().out
