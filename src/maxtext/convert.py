@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxtext.checkpoint.errors import CheckpointError
-from maxtext.config.errors import ConfigError
+from maxtext.config.cli import exit_code
 from maxtext.conversion.errors import ConversionError
 
 _USAGE = """\
@@ -29,15 +29,7 @@ def main(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         sys.stdout.write(_USAGE)
         return 0
-    try:
-        _convert(*argv)
-    except (CheckpointError, ConfigError, ConversionError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
-    return 0
+    return exit_code(lambda: _convert(*argv), CheckpointError, ConversionError)
 
 
 def _convert(verb: str = "", source: str = "", out: str = "", *rest: str) -> None:

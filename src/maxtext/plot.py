@@ -6,9 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxtext.config.cli import Parser, whole_stdout
-
-_BAD_INPUT = 2
+from maxtext.config.cli import Parser, exit_code, whole_stdout
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,22 +24,23 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--out {options.out}: must end in .png, .pdf or .svg")
     if importlib.util.find_spec("matplotlib") is None:
         parser.error("plots need matplotlib: pip install 'maxtext[plot]'")
+    return exit_code(
+        lambda: _plot([Path(os.path.expanduser(run)) for run in options.runs], out), ValueError
+    )
+
+
+def _plot(runs: list[Path], out: Path) -> None:
     # Imported here: they take time that help and errors need not wait for.
     from maxtext.metrics.curves import read_run, run_names
     from maxtext.metrics.figure import draw
 
+    curves = dict(zip(run_names(runs), map(read_run, runs), strict=True))
     try:
-        paths = [Path(os.path.expanduser(run)) for run in options.runs]
-        draw(dict(zip(run_names(paths), map(read_run, paths), strict=True)), out)
-    except ValueError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return _BAD_INPUT
+        draw(curves, out)
     except OSError as error:
-        sys.stderr.write(f"error: {out} cannot be written: {error.strerror}\n")
-        return _BAD_INPUT
+        raise ValueError(f"{out} cannot be written: {error.strerror}") from error
     with whole_stdout():
         print(f"written to {out}", flush=True)
-    return 0
 
 
 if __name__ == "__main__":

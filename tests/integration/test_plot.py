@@ -91,3 +91,13 @@ def test_help_waits_for_nothing() -> None:
     )
     argv = [sys.executable, "-c", program]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_ctrl_c_ends_without_a_traceback(tmp_path, capsys, monkeypatch) -> None:
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    write(tmp_path / "a.jsonl", range(3))
+    monkeypatch.setattr("maxtext.metrics.figure.draw", interrupt)
+    argv = [tmp_path / "a.jsonl", "--out", tmp_path / "a.png"]
+    assert done(argv, capsys) == (130, "", "interrupted\n")

@@ -37,6 +37,29 @@ class Parser(argparse.ArgumentParser):
         self.exit(_BAD_INPUT, f"error: {message}; see {self.prog} --help\n")
 
 
+def exit_code(run: Callable[[], int | None], *errors: type[ValueError]) -> int:
+    """The exit code of a program that does `run`.
+
+    What it returns; 2 with all problems on stderr where it raises ConfigError or one of `errors`;
+    130 after Ctrl-C. All else passes through.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # Not every terminal can show every character.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return run() or 0
+    except ConfigError as error:
+        sys.stderr.write("".join(f"error: {problem}\n" for problem in error.problems))
+        return _BAD_INPUT
+    except errors as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return _INTERRUPTED
+
+
 def run_main(
     argv: Sequence[str],
     run: Callable[[Loaded], None],
@@ -47,8 +70,7 @@ def run_main(
 ) -> int:
     """The exit code of a program that does `run` with the config of its command line.
 
-    0 after the run, `--help` and `print_config=true`; 2 with all problems on stderr where the
-    config is wrong or `run` raises ConfigError; 130 after Ctrl-C. All else passes through.
+    0 after the run, `--help` and `print_config=true`; else as `exit_code`.
 
     Args:
         argv: Without the program's name.
@@ -56,29 +78,22 @@ def run_main(
         program: How messages call it, `maxtext.train`.
         model_from_checkpoint: As for `load`.
     """
-    for stream in (sys.stdout, sys.stderr):
-        # Not every terminal can show every character.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    word = _help_word(argv)
-    origins: Mapping[str, Origin] = {}
-    try:
+
+    def whole() -> None:
+        word = _help_word(argv)
         if word is not None:
             _print(_USAGE.format(program=program) + help_text(word))
-            return 0
+            return
         loaded = load(argv, environ, model_from_checkpoint=model_from_checkpoint)
-        origins = loaded.origins
         if loaded.config.run.print_config:
             _print(config_text(loaded))
-            return 0
-        run(loaded)
-    except ConfigError as error:
-        _complain(error, origins)
-        return _BAD_INPUT
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return _INTERRUPTED
-    return 0
+            return
+        try:
+            run(loaded)
+        except ConfigError as error:
+            raise _with_origins(error, loaded.origins) from error
+
+    return exit_code(whole)
 
 
 def help_text(word: str) -> str:
@@ -144,12 +159,12 @@ def _help_word(argv: Sequence[str]) -> str | None:
     return None
 
 
-def _complain(error: ConfigError, origins: Mapping[str, Origin]) -> None:
-    """Prints all problems, with the origin of those that were found where it is not known."""
-    for problem in error.problems:
-        origin = problem.origin or origins.get(problem.key)
-        known = dataclasses.replace(problem, origin=origin)
-        sys.stderr.write(f"error: {known}\n")
+def _with_origins(error: ConfigError, origins: Mapping[str, Origin]) -> ConfigError:
+    """All problems, with the origin of those that were found where it is not known."""
+    return ConfigError(
+        dataclasses.replace(problem, origin=problem.origin or origins.get(problem.key))
+        for problem in error.problems
+    )
 
 
 def _print(text: str) -> None:
