@@ -19,6 +19,7 @@ FAMILIES = {
         "original_max_position_embeddings=16",
         "num_vocab_tiling=2",
         "scan_layers=false",
+        "use_iota_embed=true",
     ),
     "qwen3": QWEN3,
 }

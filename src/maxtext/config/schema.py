@@ -151,6 +151,11 @@ class ComputeConfig(Section):
     matmul_precision: Literal["default", "high", "highest"] = key(
         "Precision of float32 products: `default` may use bfloat16 passes on TPU, TF32 on GPU."
     )
+    use_iota_embed: bool = key(
+        "Embed tokens, in training, by a product with one-hot rows in the place of a lookup: where "
+        "the vocabulary is split, devices sum parts rather than gather the table. The numbers are "
+        "the same; the product costs as much as the output head."
+    )
     logits_dot_in_fp32: bool = key("Run the output head in float32 whatever `dtype` is.")
     float32_qk_product: bool = key("Take the product of queries and keys in float32.")
     float32_logits: bool = key("Take the softmax of attention in float32.")

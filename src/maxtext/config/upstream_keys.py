@@ -146,7 +146,7 @@ UPSTREAM = frozenset(
     trainable_position_size training_objective
     ulysses_context_sharding use_2d_fsdp_sharding use_batch_split_schedule
     use_chunked_prefill use_custom_sort_vjp use_double_wide_mlp use_gather_mosaic_kernel
-    use_gmm_v2 use_iota_embed use_jax_splash use_max_logit_estimate use_post_attn_norm
+    use_gmm_v2 use_jax_splash use_max_logit_estimate use_post_attn_norm
     use_post_ffw_norm use_random_routing use_ring_of_experts use_sequential_layers
     use_sliced_mla_proj use_splash_scheduler use_tokamax_gmm use_tokamax_splash use_truncation
     use_untrainable_positional_embedding v_head_dim v_norm_with_scale vllm_additional_config

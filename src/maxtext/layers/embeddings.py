@@ -29,16 +29,37 @@ def embedding_params(config: ModelConfig, *, dtype: DType) -> Embedding:
 
 
 def embed(
-    params: Embedding, tokens: Int[Array, "B L"], *, dtype: DType, scaled: bool = False
+    params: Embedding,
+    tokens: Int[Array, "B L"],
+    *,
+    dtype: DType,
+    scaled: bool = False,
+    one_hot: bool = False,
 ) -> Float[Array, "B L D"]:
     """The embedding of each token, times the root of its width if `scaled`.
 
     The root is rounded to `dtype`, as the models that have it were trained so.
+
+    Args:
+        one_hot: Multiply the table with one-hot rows, rather than look tokens up: the same
+            numbers, the same gradient up to rounding.
     """
-    x = jnp.take(params.embedding, tokens, axis=0).astype(dtype)
+    if one_hot:
+        x = _selected(params.embedding.astype(dtype), tokens)
+    else:
+        x = jnp.take(params.embedding, tokens, axis=0).astype(dtype)
     if scaled:
         x = x * jnp.asarray(math.sqrt(x.shape[-1]), dtype)
     return constrain(x, "activation_batch", "activation_norm_length", "activation_embed")
+
+
+# The backward pass makes the rows anew: kept, they would be larger than the logits.
+@jax.checkpoint
+def _selected(table: Float[Array, "V D"], tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
+    rows = (tokens[..., None] == jnp.arange(table.shape[0])).astype(table.dtype)
+    rows = constrain(rows, "activation_batch", "activation_length", "activation_vocab")
+    # Fewer bits would round the table.
+    return jnp.einsum("blv,vd->bld", rows, table, precision=jax.lax.Precision.HIGHEST)
 
 
 def project_to_vocab(

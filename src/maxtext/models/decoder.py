@@ -147,6 +147,7 @@ class Runtime:
         attend: The attention port.
         stages: How stacks run.
         dtype: Type of activations.
+        one_hot_embed: Whether tokens are embedded by a product.
         dropout_rate: Part of the activations that dropout zeroes.
         dropout_key: None turns dropout off.
     """
@@ -154,6 +155,7 @@ class Runtime:
     attend: Attend
     stages: Stages
     dtype: DType
+    one_hot_embed: bool = False
     dropout_rate: float = 0.0
     dropout_key: PRNGKeyArray | None = None
 
@@ -193,7 +195,13 @@ def hidden_states(
     sizes = [group.size for group in architecture.groups]
     embed_key, *group_keys = _dropout_keys(runtime.dropout_key, sizes)
     scaled = architecture.family.scaled_embeddings
-    x = embed(params.token_embedder, tokens, dtype=runtime.dtype, scaled=scaled)
+    x = embed(
+        params.token_embedder,
+        tokens,
+        dtype=runtime.dtype,
+        scaled=scaled,
+        one_hot=runtime.one_hot_embed,
+    )
     x = dropout(x, embed_key, rate=runtime.dropout_rate)
     for group, keys in zip(architecture.groups, group_keys, strict=True):
         cycle = [functools.partial(group.layer, call=calls[kind]) for kind in group.cycle]

@@ -65,6 +65,7 @@ class LossFn:
             attend=attend,
             stages=stages_from_config(self.compute),
             dtype=self.compute.dtype,
+            one_hot_embed=self.compute.use_iota_embed,
             dropout_rate=self.dropout_rate,
             dropout_key=dropout_key,
         )

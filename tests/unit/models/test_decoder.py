@@ -10,7 +10,8 @@ import pytest
 from maxtext.layers.embeddings import Embedding, embed
 from maxtext.models.decoder import output_kernel
 from maxtext.parallel.params import count_params, named_leaves
-from tiny import Taken, ragged_batch, start_state, take_steps, tiny_setup
+from maxtext.parallel.program import flops
+from tiny import LENGTH, ROWS, VOCAB, Taken, ragged_batch, start_state, take_steps, tiny_setup
 
 
 def test_t0_has_as_many_parameters_as_reckoned_by_hand() -> None:
@@ -148,6 +149,38 @@ def test_the_root_that_scales_embeddings_is_rounded_to_their_type(dtype: str) ->
     root = 55.5 if dtype == "bfloat16" else np.float32(3072**0.5)
     assert got.dtype == dtype
     np.testing.assert_array_equal(np.asarray(got[0, :, 0], np.float64), [root, 2 * root])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_product_embeds_as_a_lookup_does(dtype: str) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    table = jax.random.normal(keys[0], (37, 16))
+    tokens = jax.random.randint(keys[1], (3, 29), 0, 37)
+    weights = jax.random.normal(keys[2], (3, 29, 16))
+
+    def embedded(table: jax.Array, one_hot: bool) -> tuple[jax.Array, jax.Array]:
+        x = embed(Embedding(embedding=table), tokens, dtype=dtype, scaled=True, one_hot=one_hot)
+        return jnp.sum(x.astype(jnp.float32) * weights), x
+
+    gradient = jax.jit(jax.grad(embedded, has_aux=True), static_argnums=1)
+    (wanted, looked_up), (got, multiplied) = gradient(table, False), gradient(table, True)
+    assert multiplied.dtype == looked_up.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(multiplied), np.asarray(looked_up))
+    np.testing.assert_allclose(got, wanted, atol=1e-4 if dtype == "float32" else 0.2)
+    # Tokens that do not occur have no gradient.
+    assert not np.any(np.asarray(got)[np.setdiff1d(np.arange(37), tokens)])
+
+
+def test_a_step_may_embed_by_a_product() -> None:
+    lookup, product = (
+        take_steps(tiny_setup(f"use_iota_embed={one}"), ragged_batch(), steps=2)
+        for one in ("false", "true")
+    )
+    assert product.metrics.loss == pytest.approx(float(lookup.metrics.loss), rel=1e-6)
+    assert product.metrics.grad_norm == pytest.approx(float(lookup.metrics.grad_norm), rel=1e-5)
+    # The products of table and rows, and of rows and gradient.
+    more = 2 * 2 * ROWS * LENGTH * VOCAB * 64
+    assert flops(product.compiled) == (flops(lookup.compiled) or 0) + more
 
 
 def test_new_gemma_norms_are_those_of_scale_one() -> None:
