@@ -8,6 +8,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
 STAMP := $(VENV)/.installed
 CHECKED := src tests $(wildcard end_to_end benchmarks)
 WORKERS ?= 2
@@ -47,6 +48,18 @@ $(STAMP): pyproject.toml constraints.txt
 	      "PIP_INDEX_URL." >&2; exit 1; }
 	@touch $@
 
+.PHONY: install-vllm
+install-vllm: $(VLLM)/.installed ## Make .venv-vllm, with vLLM beside maxtext: 10 GB, for Linux.
+
+$(VLLM)/.installed: pyproject.toml constraints-vllm.txt | $(STAMP)
+	@$(BIN)/python -m uv venv --quiet --allow-existing --python 3.12 $(VLLM)
+	@VIRTUAL_ENV=$(VLLM) $(BIN)/python -m uv pip install --quiet --compile-bytecode \
+	    $(if $(PIP_INDEX_URL),--default-index $(PIP_INDEX_URL)) \
+	    -c constraints-vllm.txt -e '.[vllm-dev]' || { \
+	    echo "vLLM could not be installed: see uv's message above. Behind a mirror, set" \
+	      "PIP_INDEX_URL." >&2; exit 1; }
+	@touch $@
+
 .PHONY: quickstart
 # The setting lets the C library ask for huge pages, which spares a CPU a fifth of each step.
 quickstart: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
@@ -68,6 +81,11 @@ test: $(STAMP) ## Run the fast tests.
 .PHONY: test-slow
 test-slow: $(STAMP) ## Run the tests that start processes or train.
 	@$(BIN)/python -m pytest -q -m slow
+
+.PHONY: test-vllm
+# Warnings of vLLM and of what it brings are theirs.
+test-vllm: $(VLLM)/.installed ## Run the tests of the real vLLM.
+	@$(VLLM)/bin/python -m pytest -q -W default tests/vllm
 
 .PHONY: lint
 lint: $(STAMP) ## Check format, style, types and import contracts.
@@ -94,6 +112,8 @@ golden: $(STAMP) ## Write the tables of tests/golden anew.
 constraints: $(STAMP) ## Pin the newest packages that pyproject.toml allows.
 	@$(BIN)/python -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.12 \
 	  --upgrade --no-header --no-annotate --quiet -o constraints.txt
+	@$(BIN)/python -m uv pip compile pyproject.toml --extra vllm-dev --python-version 3.12 \
+	  --python-platform x86_64-manylinux_2_31 --upgrade --no-header --no-annotate --quiet -o constraints-vllm.txt
 
 .PHONY: clean
 clean: ## Remove caches and builds, not .venv and not output/.

@@ -98,14 +98,18 @@ def _forward(model: Architecture, float32: bool):
     return logits
 
 
-def assert_greedy(served: Served, requests: Sequence[Request], found: Sequence[list[int]]) -> None:
-    """Each token is the likeliest after all before it, by one forward pass over whole rows."""
+def forward_logits(served: Served, texts: Sequence[Sequence[int]]) -> np.ndarray:
+    """Logits after each token of texts, by one forward pass over whole rows."""
     rows = np.zeros((64, LENGTH), np.int32)
-    texts = [[*one.tokens, *new] for one, new in zip(requests, found, strict=True)]
     for row, text in zip(rows, texts, strict=False):
         row[: len(text)] = text
-    logits = _forward(served.architecture, False)(weights(served), rows)
-    likeliest = np.argmax(np.asarray(logits), axis=-1)
+    return np.asarray(_forward(served.architecture, False)(weights(served), rows))
+
+
+def assert_greedy(served: Served, requests: Sequence[Request], found: Sequence[list[int]]) -> None:
+    """Each token is the likeliest after all before it, by one forward pass over whole rows."""
+    texts = [[*one.tokens, *new] for one, new in zip(requests, found, strict=True)]
+    likeliest = np.argmax(forward_logits(served, texts), axis=-1)
     for row, (one, text) in enumerate(zip(requests, texts, strict=True)):
         assert len(text) == len(one.tokens) + one.sampling.max_new_tokens
         first = len(one.tokens)

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from maxtext.config.cli import run_main, whole_stdout
+from maxtext.config.cli import print_pieces, run_main
 from maxtext.config.load import Loaded
 
 
@@ -17,21 +17,13 @@ def _decode(loaded: Loaded) -> None:
     began = time.perf_counter()
     # Imported here: jax takes seconds that help and errors need not wait for.
     from maxtext.decoding.load import load_engine, prepare
-    from maxtext.decoding.output import rates, results, text
+    from maxtext.decoding.output import answers, rates
     from maxtext.decoding.prompts import read_prompts
 
     served = prepare(loaded.config)
     prompts = read_prompts(served.config, served.tokenizer)
     engine = load_engine(served)
-    if served.config.decode.prompts_file:
-        pieces = results(engine, prompts)
-    else:
-        pieces = text(engine, prompts[0], echo=not served.config.decode.use_chat_template)
-    first = next(pieces)
-    with whole_stdout():
-        print(first, end="", flush=True)
-        for piece in pieces:
-            print(piece, end="", flush=True)
+    print_pieces(answers(engine, prompts, served.config.decode))
     print(rates(engine, began=began), file=sys.stderr)
 
 

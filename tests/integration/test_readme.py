@@ -33,6 +33,7 @@ source() { :; }
 head() { :; }
 curl() { :; }
 kill() { :; }
+vllm() { :; }
 python() { printf '%s\\0' "$@" '' >> recorded; }
 """
 # The quickstart trains for minutes; what comes after it needs a checkpoint, not a good one.
@@ -75,7 +76,7 @@ def call(program: str, *argv: str) -> int:
     if program == "maxtext.convert":
         leave_converted(*argv)
         return 0
-    decodes = program in ("maxtext.decode", "maxtext.serve")
+    decodes = program in ("maxtext.decode", "maxtext.serve", "maxtext.vllm_decode")
     assert decodes or program == "maxtext.train", program
 
     def run(loaded: Loaded) -> None:

@@ -4,10 +4,11 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from maxtext.config.errors import ConfigError, Origin, Problem, did_you_mean
@@ -171,6 +172,15 @@ def _print(text: str) -> None:
     with whole_stdout():
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def print_pieces(pieces: Iterator[str]) -> None:
+    """Prints pieces of text as they come; errors before the first one pass through."""
+    first = next(pieces)
+    with whole_stdout():
+        for piece in itertools.chain((first,), pieces):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
 
 
 @contextlib.contextmanager

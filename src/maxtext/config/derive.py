@@ -59,7 +59,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from derive_data.clashes(config, user_keys)
         yield from derive_optimizer.clashes(config, user_keys)
     else:
-        yield from derive_decode.clashes(config)
+        yield from derive_decode.clashes(config, user_keys)
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -1,12 +1,13 @@
-"""What `maxtext.decode` cannot do, found from the config alone."""
+"""What `maxtext.decode` and `maxtext.vllm_decode` cannot do, found from the config alone."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Set
 
 from maxtext.config.errors import Clash
 from maxtext.config.schema import Config
 
 
-def clashes(config: Config) -> Iterator[Clash]:
+def clashes(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
     """Everything wrong with what is asked of the engine."""
     decode = config.decode
     if decode.decode_logprobs >= 0 and not decode.prompts_file:
@@ -16,3 +17,16 @@ def clashes(config: Config) -> Iterator[Clash]:
     if not all(one.isdecimal() and int(one) < vocab_size for one in decode.decode_eos_ids):
         message = f"tokens of this model are 0 to {vocab_size - 1}"
         yield Clash(("decode_eos_ids", "vocab_size"), message)
+    yield from _vllm(config, user_keys)
+
+
+def _vllm(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
+    names = ("hbm_utilization_vllm", "gpu_memory_utilization")
+    if all(name in user_keys for name in names):
+        yield Clash(names, "are two names of one setting", "keep one")
+    try:
+        found = json.loads(config.vllm.vllm_additional_config)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        yield Clash(("vllm_additional_config",), 'must be a JSON object, such as {"key": 1}')

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from pydantic import PositiveInt as Positive
 
-from maxtext.config.schema_serving import DecodeConfig, ServeConfig
+from maxtext.config.schema_serving import DecodeConfig, ServeConfig, VllmConfig
 from maxtext.config.schema_training import (
     CheckpointConfig,
     DataConfig,
@@ -281,4 +281,5 @@ class Config(Section):
     metrics: MetricsConfig
     profile: ProfileConfig
     decode: DecodeConfig
+    vllm: VllmConfig
     serve: ServeConfig

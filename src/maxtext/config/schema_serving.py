@@ -69,6 +69,32 @@ class DecodeConfig(Section):
     enable_prefix_caching: bool = key("Compute what prompts begin with in common once.")
 
 
+class VllmConfig(Section):
+    """`maxtext.vllm_decode`: what vLLM's engine is told beside the keys of decoding."""
+
+    hf_model_name: str = key(
+        "Hugging Face folder, or model of the hub, whose tokenizer is used; empty: that of "
+        "`tokenizer_path`."
+    )
+    hf_config_path: str = key(
+        "Folder of a config.json with more of what vLLM is told of the model; its sizes must be "
+        "the model's."
+    )
+    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = key(
+        "Part of a TPU's memory that weights and cache may take together; the cache gets what is "
+        "left of it where `num_pages` is -1."
+    )
+    hbm_utilization_vllm: Fraction = key("Another name of `gpu_memory_utilization`; 0: see there.")
+    vllm_additional_config: str = key(
+        'vLLM\'s `additional_config` as JSON, such as `{"max_decode_steps": 8}`.'
+    )
+
+    @property
+    def memory_utilization(self) -> float:
+        """That part, by whichever name."""
+        return self.hbm_utilization_vllm or self.gpu_memory_utilization
+
+
 class ServeConfig(Section):
     """`maxtext.serve`: where it listens and what it takes on."""
 

@@ -106,7 +106,7 @@ UPSTREAM = frozenset(
     global_rope_proportion grain_data_source_max_workers grain_index_storage_option
     grain_num_threads grain_num_threads_eval grain_per_worker_buffer_size_eval
     grain_prefetch_buffer_size_eval grain_ram_budget_mb
-    hardware hbm_utilization_vllm
+    hardware
     hidden_size_per_layer_input hide_profiler_step_metric ici_autoregressive_parallelism
     ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism
     ici_fsdp_transpose_parallelism ici_sequence_parallelism inhomogeneous_layer_cycle_interval
@@ -149,7 +149,7 @@ UPSTREAM = frozenset(
     use_gmm_v2 use_jax_splash use_max_logit_estimate use_post_attn_norm
     use_post_ffw_norm use_random_routing use_ring_of_experts use_sequential_layers
     use_sliced_mla_proj use_splash_scheduler use_tokamax_gmm use_tokamax_splash use_truncation
-    use_untrainable_positional_embedding v_head_dim v_norm_with_scale vllm_additional_config
+    use_untrainable_positional_embedding v_head_dim v_norm_with_scale
     vllm_hf_config_path vllm_hf_overrides vocab_size_per_layer_input vocab_tiling_ag_once
     wandb_project_name wandb_run_name
     """.split()  # noqa: SIM905 - one name a line would be three hundred lines

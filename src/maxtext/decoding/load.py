@@ -89,14 +89,20 @@ def load_engine(served: Served) -> Engine:
         ConfigError: There is no checkpoint, it is damaged or of another model, or weights or cache
             do not fit the devices.
     """
-    config = served.config
-    run = Path(config.run.base_output_directory, config.run.run_name)
     with config_errors():
-        with use_layout(served.layout):
-            target = abstract(served.specs, served.layout)
-            path = config.checkpoint.load_parameters_path or run
-            params = load_weights(path, target, model=config.model)
-        return make_engine(served, params)
+        return make_engine(served, load_params(served.config, served.specs, served.layout))
+
+
+def load_params(config: Config, specs: Model, layout: Layout) -> Model:
+    """The weights of `load_parameters_path`, or of the run's newest checkpoint, as they are stored.
+
+    Raises:
+        ValueError: As `load_weights`.
+    """
+    run = Path(config.run.base_output_directory, config.run.run_name)
+    with use_layout(layout):
+        path = config.checkpoint.load_parameters_path or run
+        return load_weights(path, abstract(specs, layout), model=config.model)
 
 
 def make_engine(served: Served, params: Model) -> Engine:

@@ -1,13 +1,44 @@
 """What `maxtext.decode` prints."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from maxtext.config.errors import ConfigError, Problem
-from maxtext.decoding.engine import Engine
+from maxtext.config.schema_serving import DecodeConfig
+from maxtext.decoding.engine import Stats
 from maxtext.decoding.prompts import Prompt
-from maxtext.decoding.requests import Event
+from maxtext.decoding.requests import Event, Request
+
+
+class Engine(Protocol):
+    """What is needed of `maxtext.decoding.engine.Engine`; see there."""
+
+    stats: Stats
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of prompts that were found in the cache."""
+        ...
+
+    def add(self, request: Request) -> int:
+        """Queues a request; ValueError where it cannot be done."""
+        ...
+
+    def stream(self, numbers: Iterable[int]) -> Iterator[Event]:
+        """Runs requests to their ends."""
+        ...
+
+
+def answers(engine: Engine, prompts: Sequence[Prompt], decode: DecodeConfig) -> Iterator[str]:
+    """All that is printed.
+
+    Raises:
+        ConfigError: The engine does not take a prompt; before anything is given.
+    """
+    if decode.prompts_file:
+        return results(engine, prompts)
+    return text(engine, prompts[0], echo=not decode.use_chat_template)
 
 
 def text(engine: Engine, prompt: Prompt, *, echo: bool) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from maxtext.ops.attention import AttentionPattern
-from maxtext.ops.paged_attention import Cache, Ragged, paged_attention
+from maxtext.ops.paged_attention import Ragged, paged_attention
 from maxtext.parallel.layout import Layout, current_layout
 
 CACHE_AXES = ("pages", None, "cache_heads", None, None)
@@ -26,11 +28,13 @@ class PagedAttend:
 
     Attributes:
         ragged: Of all ranks, the entries of each rank in a block.
-        cache: Of the layer.
+        cache: Of the layer; arrays whose first and third dims are pages and heads.
+        op: `paged_attention`, or one for a cache of another kind.
     """
 
     ragged: Ragged
-    cache: Cache
+    cache: Any
+    op: Callable[..., tuple[jax.Array, Any]] = paged_attention
 
     def __call__(
         self, q: jax.Array, k: jax.Array, v: jax.Array, pattern: AttentionPattern
@@ -38,11 +42,9 @@ class PagedAttend:
         """Attention of rows [1, T, ...], which hold the tokens of all ranks."""
         layout = current_layout()
         if layout is None:
-            out, self.cache = paged_attention(
-                q[0], k[0], v[0], self.cache, self.ragged, pattern=pattern
-            )
+            out, self.cache = self.op(q[0], k[0], v[0], self.cache, self.ragged, pattern=pattern)
             return out[None]
-        copies = self.cache.values.shape[2] // k.shape[2]
+        copies = cached_heads(layout, k.shape[2]) // k.shape[2]
         k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
         heads = layout.spec((_TOKENS, "cache_heads", None), q.shape[1:])
         cache = jax.tree.map(lambda x: layout.spec(CACHE_AXES[: x.ndim], x.shape), self.cache)
@@ -51,9 +53,9 @@ class PagedAttend:
         )
 
         def run(
-            q: jax.Array, k: jax.Array, v: jax.Array, cache: Cache, ragged: Ragged
-        ) -> tuple[jax.Array, Cache]:
-            return paged_attention(q, k, v, cache, ragged, pattern=pattern)
+            q: jax.Array, k: jax.Array, v: jax.Array, cache: Any, ragged: Ragged
+        ) -> tuple[jax.Array, Any]:
+            return self.op(q, k, v, cache, ragged, pattern=pattern)
 
         mapped = jax.shard_map(
             run,

@@ -145,10 +145,16 @@ def use_layout(layout: Layout) -> Generator[None]:
 
     The rules are no part of jit's cache key: build jitted functions inside the block.
     """
+    with use_layout_in_jit(layout), jax.set_mesh(layout.mesh):
+        yield
+
+
+@contextlib.contextmanager
+def use_layout_in_jit(layout: Layout) -> Generator[None]:
+    """`use_layout` for code that somebody else jits: there a mesh cannot be set any more."""
     token = _current.set(layout)
     try:
-        with jax.set_mesh(layout.mesh):
-            yield
+        yield
     finally:
         _current.reset(token)
 

@@ -1,0 +1,1 @@
+"""Faces for other systems: the only code that imports flax, vllm and tpu_inference."""

@@ -1,0 +1,1 @@
+"""Real vLLM on our decoder: it schedules, batches and caches, our model code computes."""

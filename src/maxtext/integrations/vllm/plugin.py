@@ -1,0 +1,22 @@
+"""The entry point `vllm.general_plugins`, which vLLM calls in each of its processes."""
+
+from maxtext.integrations.vllm.environment import off_tpu, set_up_environment
+
+ARCHITECTURE = "MaxTextForCausalLM"
+
+
+def register() -> None:
+    """Makes `architectures: ["MaxTextForCausalLM"]` of a config.json our decoder."""
+    set_up_environment()
+    if off_tpu():
+        from maxtext.integrations.vllm.off_tpu import adapt
+
+        adapt()
+    # After that: these import the runner.
+    from tpu_inference.models.common.model_loader import (  # pyright: ignore[reportMissingImports]
+        register_model,
+    )
+
+    from maxtext.integrations.vllm.model import MaxTextForCausalLM
+
+    register_model(ARCHITECTURE, MaxTextForCausalLM)
