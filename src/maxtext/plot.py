@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     if out.suffix not in (".png", ".pdf", ".svg"):
         parser.error(f"--out {options.out}: must end in .png, .pdf or .svg")
     if importlib.util.find_spec("matplotlib") is None:
-        parser.error("plots need matplotlib: pip install 'maxtext[plot]'")
+        parser.error("plots need matplotlib: pip install matplotlib")
     return exit_code(
         lambda: _plot([Path(os.path.expanduser(run)) for run in options.runs], out), ValueError
     )

@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
 def _serve(loaded: Loaded) -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"serving needs {', '.join(missing)}: pip install 'maxtext[serve]'")
+        raise ConfigError(f"serving needs {', '.join(missing)}: pip install {' '.join(missing)}")
     from maxtext.serving.port import bound
 
     with bound(loaded.config.serve) as listener:

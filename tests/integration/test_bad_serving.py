@@ -150,5 +150,8 @@ def test_serving_without_its_packages_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    says = ("needs starlette, uvicorn, prometheus_client", "pip install 'maxtext[serve]'")
+    says = (
+        "needs starlette, uvicorn, prometheus_client",
+        "pip install starlette uvicorn prometheus_client",
+    )
     assert_refused(Bad("run_name=r", says, files=MODEL), serve.main, folder, capsys)

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,17 @@ def test_every_path_and_key_that_is_named_exists(page: Path) -> None:
         # After the program or alone: a setting. What spells its variables in capitals is no key.
         for key in re.findall(r"(?:^|\s)([a-z][a-z0-9_]*)=", code):
             assert key in keys(), code
+
+
+def test_the_page_for_developers_names_all_there_is() -> None:
+    words = set(re.split(r"[`\s/]+", (ROOT / "docs" / "development.md").read_text()))
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    packages = [path.parent.name for path in (ROOT / "src" / "maxtext").glob("*/__init__.py")]
+    folders = [path.name for path in (ROOT / "tests").iterdir() if path.is_dir()]
+    names = {*extras, *targets, *packages, *folders} - {"__pycache__"}
+    assert names - words == set()
 
 
 @pytest.mark.slow

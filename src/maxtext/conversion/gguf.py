@@ -141,7 +141,7 @@ class GGUFModel:
         self._file = Path(os.path.expanduser(path))
         self.origin = Origin("checkpoint", path)
         if importlib.util.find_spec("gguf") is None:
-            raise ConversionError("reading GGUF needs gguf: pip install 'maxtext[gguf]'")
+            raise ConversionError("reading GGUF needs gguf: pip install gguf")
         from gguf import GGUFReader
 
         try:

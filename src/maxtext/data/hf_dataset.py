@@ -115,7 +115,7 @@ def _load(config: DataConfig, purpose: Literal["train", "eval"], *, streaming: b
         import datasets
     except ImportError as error:
         raise ValueError(
-            "dataset_type=hf needs the package datasets: pip install datasets, or maxtext[hf]"
+            "dataset_type=hf needs the package datasets: pip install datasets"
         ) from error
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
