@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.figure import Figure
 
 from maxtext import plot
 
@@ -49,9 +50,14 @@ BAD = {
     "no run": ("", "are required: RUN"),
     "a run that is not there": ("gone", "gone: there is no such file or folder"),
     "a folder of something else": ("empty", "holds no metrics file"),
-    "a folder of several runs": (".", "good.jsonl, new.jsonl, notes.jsonl, odd.jsonl; name the"),
+    "a folder of several runs": (
+        ".",
+        "good.jsonl, new.jsonl, notes.jsonl, odd.jsonl, other.jsonl, word.jsonl",
+    ),
     "a file of something else": ("notes.jsonl", "notes.jsonl, line 1: something else"),
     "a line without a step": ("odd.jsonl", "odd.jsonl, line 2: something else"),
+    "a step that is no number": ("word.jsonl", "word.jsonl, line 1: something else"),
+    "a run of other values": ("other.jsonl", "other: nothing to draw; what is drawn are learning/"),
     "no TensorBoard file": ("events.out.tfevents.1.host", "something else than TensorBoard's"),
     "a run that has not begun": ("new.jsonl", "no step is reported in it yet"),
     "a picture of another kind": ("good.jsonl --out a.gif", "must end in .png, .pdf or .svg"),
@@ -65,6 +71,8 @@ def test_a_bad_input_is_one_clear_error(line, says, tmp_path, monkeypatch, capsy
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.jsonl").write_text("dear diary\n")
     (tmp_path / "odd.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"loss": 2.0}\n')
+    (tmp_path / "word.jsonl").write_text('{"step": "1", "loss": 2.0}\n')
+    (tmp_path / "other.jsonl").write_text('{"step": 1, "speed": 2.0}\n')
     (tmp_path / "events.out.tfevents.1.host").write_bytes(b"dear diary, it rained")
     (tmp_path / "new.jsonl").write_text("")
     write(tmp_path / "good.jsonl", range(3))
@@ -75,6 +83,24 @@ def test_a_bad_input_is_one_clear_error(line, says, tmp_path, monkeypatch, capsy
     assert says in err
     assert err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_any_name_of_a_run_is_drawn_to_the_letter(tmp_path, capsys, monkeypatch) -> None:
+    shown = []
+
+    def save(figure, *_, **__):
+        shown.extend(text.get_text() for text in figure.legends[0].get_texts())
+        drawn(figure, *_, **__)
+
+    drawn = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", save)
+    names = ["_hidden", r"$\frac{a$", "\U0001f600"]
+    for name in names:
+        write(tmp_path / f"{name}.jsonl", range(3))
+    out = tmp_path / "all.png"
+    code, _, err = done([*(tmp_path / f"{name}.jsonl" for name in names), "--out", out], capsys)
+    assert (code, err) == (0, "")
+    assert shown == names
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, tmp_path, capsys) -> None:

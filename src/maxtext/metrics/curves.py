@@ -99,6 +99,8 @@ def _parsed(line: str, *, where: str) -> tuple[int, Mapping[str, float]]:
     try:
         values = json.loads(line)
         step = values.pop("step")
+        if type(step) is not int:
+            raise TypeError(step)
         # Numbers that JSON lacks are text that `float` reads; the digest of a batch is not.
         texts = ("NaN", "Infinity", "-Infinity")
         numbers = {

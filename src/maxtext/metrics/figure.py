@@ -1,8 +1,10 @@
 """The curves of runs as one picture."""
 
 import dataclasses
+import io
 import math
 import statistics
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,9 +41,13 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], out: Path) -> None:
     """Draws loss, evaluation loss, gradient norm and throughput of each run by its name.
 
     Raises:
+        ValueError: None of them is there.
         OSError: The picture cannot be written.
     """
     panels = [one for one in _PANELS if any(one.tag in run for run in runs.values())]
+    if not panels:
+        tags = ", ".join(one.tag for one in _PANELS)
+        raise ValueError(f"{', '.join(runs)}: nothing to draw; what is drawn are {tags}")
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
     top = _LEGEND * (0.4 + math.ceil(len(runs) / 3))
@@ -57,8 +63,18 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], out: Path) -> None:
             axes.set_xlabel("step")
     colors = [f"C{n % 10}" for n in range(len(runs))]
     handles = [figure.axes[0].plot([], [], color=color, linewidth=2)[0] for color in colors]
-    figure.legend(handles, list(runs), loc="upper center", ncols=3, frameon=False)
-    figure.savefig(out)
+    # A label may hide what begins with an underscore, and take dollars for mathematics.
+    hidden = ["run"] * len(handles)
+    legend = figure.legend(handles, hidden, loc="upper center", ncols=3, frameon=False)
+    for label, name in zip(legend.get_texts(), runs, strict=True):
+        label.set_parse_math(False)
+        label.set_text(name)
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        # A letter that no font has becomes a box.
+        warnings.simplefilter("ignore", UserWarning)
+        figure.savefig(picture, format=out.suffix[1:])
+    out.write_bytes(picture.getvalue())
 
 
 def _draw_panel(axes: Axes, panel: _Panel, runs: Mapping[str, Mapping[str, Curve]]) -> None:
