@@ -138,8 +138,6 @@ def _group(name: str, members: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _not_default(config: Any) -> dict[str, Any]:
     """The settings that differ from configs/base.yml."""
-    if not isinstance(config, dict):
-        raise DamagedCheckpoint("config/metadata is not what was written")
     defaults = {
         name: list(setting.value) if isinstance(setting.value, tuple) else setting.value
         for name, setting in file_source(read_file(base_file()), "default").settings.items()

@@ -70,7 +70,7 @@ def _read_values(folder: Path) -> dict[str, Any]:
     """The JSON values of a step, checked. Raises DamagedCheckpoint with the reason alone."""
     sums = read_item(folder, "checksums")
     # The sum of the sums first: what follows may then trust their form.
-    if not isinstance(sums, dict) or sums.keys() != {"leaves", "values", "self"}:
+    if sums.keys() != {"leaves", "values", "self"}:
         raise DamagedCheckpoint("checksums/metadata is not what was written")
     if json_checksum([sums["leaves"], sums["values"]]) != sums["self"]:
         raise DamagedCheckpoint("checksums/metadata is not what was written")

@@ -24,7 +24,7 @@ from maxtext.checkpoint.arrays import (
 from maxtext.checkpoint.checksums import part_checksum
 from maxtext.checkpoint.errors import CheckpointError, DamagedCheckpoint, brief
 from maxtext.checkpoint.files import seal
-from maxtext.checkpoint.folders import WEIGHTS
+from maxtext.checkpoint.folders import WEIGHTS, whole_folder
 from maxtext.checkpoint.inspecting import find_step
 from maxtext.checkpoint.reading import read_values
 from maxtext.config.trained import SIDE_FILES
@@ -61,28 +61,17 @@ def reshard(
     }
     if dtype is not None:
         values["config"] = values["config"] | {"weight_dtype": dtype}
-    with _replacing(target) as partial:
-        written = _copy(step, partial, arrays, chunk_bytes=chunk_bytes, dtype=dtype)
-        if (step / SIDE_FILES).is_dir():
-            shutil.copytree(step / SIDE_FILES, partial / SIDE_FILES)
-        seal(partial, written, values)
-    return target
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Generator[Path]:
-    """A folder that gets the name `target` when the block is done, and else is deleted."""
     # The name of what Orbax has not finished: a run that finds it deletes it.
-    partial = target.with_name(f"{target.name}.orbax-checkpoint-tmp-reshard")
+    name = f"{target.name}.orbax-checkpoint-tmp-reshard"
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        partial.rename(target)
+        with whole_folder(target, partial=name) as partial:
+            written = _copy(step, partial, arrays, chunk_bytes=chunk_bytes, dtype=dtype)
+            if (step / SIDE_FILES).is_dir():
+                shutil.copytree(step / SIDE_FILES, partial / SIDE_FILES)
+            seal(partial, written, values)
     except OSError as error:
         raise CheckpointError(f"{target} cannot be written: {brief(error)}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    return target
 
 
 def _copy(

@@ -101,7 +101,7 @@ def _stored(folder: Path) -> Source:
     except OSError as error:
         message = f"the config of the checkpoint cannot be read: {error.strerror or error}"
         raise ConfigError([Problem("", message, origin=origin)]) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = "the config of the checkpoint is damaged: it is not JSON"
         raise ConfigError([Problem("", message, origin=origin)]) from error
     if not isinstance(flat, dict):

@@ -3,13 +3,13 @@
 import contextlib
 import math
 import os
-import shutil
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from maxtext.checkpoint.folders import whole_folder
 from maxtext.checkpoint.pieces import WeightsReader, WeightsWriter
 from maxtext.config.flat import flat_source
 from maxtext.config.huggingface import huggingface_source, model_settings
@@ -41,7 +41,7 @@ def from_hf(source: str, out: Path) -> None:
     folder = local_folder(source)
     model = read_model(huggingface_source(folder))
     weights = HuggingFaceWeights(model, open_folder(folder), where=source)
-    with whole_folder(out) as made:
+    with _made_whole(out) as made:
         side = _side_folder(made)
         copy_side_files(folder, side)
         _write(made, weights, model, tokenizer=_huggingface_tokenizer(side))
@@ -57,7 +57,7 @@ def from_gguf(source: str, out: Path) -> None:
     gguf = GGUFModel(source)
     model = read_model(flat_source(model_settings(gguf.config, gguf.origin), gguf.origin))
     weights = HuggingFaceWeights(model, gguf.tensors(model), where=source)
-    with whole_folder(out) as made:
+    with _made_whole(out) as made:
         side = _side_folder(made)
         gguf.write_side_files(side)
         _write(made, weights, model, tokenizer=_huggingface_tokenizer(side))
@@ -80,7 +80,7 @@ def from_maxtext(source: str, out: Path, argv: Sequence[str]) -> None:
     unwritten = (f"{key}=false" for key in _WRITTEN_BY_RUNS if not any(key in one for one in given))
     config = load([*argv, *unwritten], os.environ).config
     weights = UpstreamWeights(Path(os.path.expanduser(source)), config.model)
-    with whole_folder(out) as made:
+    with _made_whole(out) as made:
         tokenizer: Object = {"tokenizer_type": config.data.tokenizer_type}
         if config.data.tokenizer_type == "huggingface":
             side = _side_folder(made)
@@ -101,7 +101,7 @@ def to_hf(source: str, out: Path) -> None:
     stored = model_source(weights.folder)
     model = read_model(stored)
     tensors = planned(model, weights)
-    with whole_folder(out) as made:
+    with _made_whole(out) as made:
         writer = FolderWriter(made, tensors)
         with contextlib.closing(writer), _progress(weights) as bar:
             for name, numbers in their_tensors(model, weights):
@@ -113,7 +113,7 @@ def to_hf(source: str, out: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(out: Path) -> Generator[Path]:
+def _made_whole(out: Path) -> Generator[Path]:
     """A folder that gets the name `out` when the block ends well, and is deleted if not.
 
     Raises:
@@ -121,21 +121,11 @@ def whole_folder(out: Path) -> Generator[Path]:
     """
     if os.path.lexists(out):
         raise ConversionError(f"{out} exists already; name a folder that does not")
-    made = out.absolute().with_name(f".{out.name}.{os.getpid()}.unfinished")
-    parents = [folder for folder in made.parents if not folder.exists()]
     try:
-        made.mkdir(parents=True)
-        yield made
-        made.rename(out)
+        with whole_folder(out, partial=f".{out.name}.{os.getpid()}.unfinished") as made:
+            yield made
     except OSError as error:
         raise ConversionError(f"{error.filename or out}: {error.strerror or error}") from error
-    finally:
-        if made.exists():
-            shutil.rmtree(made, ignore_errors=True)
-        if not out.exists():
-            for folder in parents:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
 
 
 def _write(folder: Path, weights: Weights, model: ModelConfig, *, tokenizer: Object) -> None:

@@ -151,6 +151,6 @@ def _names(folder: Path) -> tuple[set[str], bool]:
         names = {"/".join(str(part["key"]) for part in parts) for parts in keys}
     except OSError as error:
         raise ConversionError(f"{file} cannot be read: {brief(error)}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConversionError(f"{file} is damaged") from error
     return names, bool(metadata.get("use_zarr3"))

@@ -108,7 +108,7 @@ def _parsed(line: str, *, where: str) -> tuple[int, Mapping[str, float]]:
             for name, value in values.items()
             if value in texts or isinstance(value, int | float)
         }
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{where}: something else than metrics") from error
     return step, numbers
 

@@ -57,9 +57,10 @@ def _json_value(value: float | str) -> int | float | str:
 def _step(line: str) -> int | None:
     """The step of a line; None where it is no line of metrics."""
     try:
-        return json.loads(line)["step"] if line.startswith(_START) else None
-    except ValueError:
+        step = json.loads(line)["step"] if line.startswith(_START) else None
+    except (ValueError, RecursionError):
         return None
+    return step if type(step) is int else None
 
 
 def _cut(file: Path, start_step: int) -> None:

@@ -181,7 +181,7 @@ def test_a_damaged_step_is_not_written_again(run, tmp_path, capsys) -> None:
     code, _, err = done(["reshard", tmp_path / "in", tmp_path / "out"], capsys)
     assert code == 2
     assert "params/kernel is not what was written" in err
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_step_with_a_changed_config_is_not_written_again(run, tmp_path, capsys) -> None:
@@ -213,7 +213,7 @@ def test_what_is_interrupted_leaves_nothing(run, tmp_path, capsys, monkeypatch) 
     monkeypatch.setattr(files, "_write_tree_metadata", stop)
     code, _, err = done(["reshard", run, tmp_path / "out"], capsys)
     assert (code, err.splitlines()[-1]) == (130, "interrupted")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 BAD = {
@@ -230,18 +230,26 @@ BAD = {
     "an unknown type": ("reshard {run} new --dtype int8", "invalid choice: 'int8'"),
     "half of its metadata": ("inspect {torn}", "checksums/metadata cannot be read"),
     "a config that is no mapping": ("inspect {odd}", "config/metadata is not what was written"),
+    "the same of another": ("diff {run} {odd}", "config/metadata is not what was written"),
+    "a place in the data that is none": ("inspect {lost}", "data/metadata is not what was written"),
+    "metadata without end": ("diff {run} {deep}", "data/metadata cannot be read"),
 }
 
 
 @pytest.mark.parametrize(("line", "says"), BAD.values(), ids=BAD)
 def test_a_bad_input_is_one_clear_error(line, says, run, tmp_path, capsys) -> None:
-    for name, item, text in (("torn", "checksums", "{"), ("odd", "config", "[]")):
+    for name, item, text in (
+        ("torn", "checksums", "{"),
+        ("odd", "config", "5"),
+        ("lost", "data", "null"),
+        ("deep", "data", "[" * 100_000),
+    ):
         shutil.copytree(run / "checkpoints" / "10", tmp_path / name / "10")
         (tmp_path / name / "10" / item / "metadata").write_text(text)
     (tmp_path / "file").write_text("")
-    places = {"run": run, "file": tmp_path / "file", "torn": tmp_path / "torn"}
+    places = {name: tmp_path / name for name in ("file", "torn", "odd", "lost", "deep")}
     before = sorted(tmp_path.rglob("*"))
-    argv = line.format(**places, odd=tmp_path / "odd").split()
+    argv = line.format(**places, run=run).split()
     code, out, err = done(argv, capsys)
     assert (code, out) == (2, "")
     assert says in err

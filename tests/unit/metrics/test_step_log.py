@@ -183,7 +183,15 @@ def test_a_half_written_last_line_goes(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["my notes", "my notes\n", '{"step": 1, broken\n', '{"name": 1}\n', '["step"]\n']
+    "text",
+    [
+        "my notes",
+        "my notes\n",
+        '{"step": 1, broken\n',
+        '{"name": 1}\n',
+        '["step"]\n',
+        '{"step": "1"}\n',
+    ],
 )
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, text) -> None:
     file = tmp_path / "deep" / "metrics.jsonl"
