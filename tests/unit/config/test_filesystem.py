@@ -38,7 +38,7 @@ PATHS = [
     ("base_output_directory=gs://bucket", "must be a local folder"),
     ("base_output_directory=/proc/maxtext", "/proc cannot be written"),
     (f"run_name={'a' * 256}", "a name in it is too long"),
-    ("load_parameters_path=~nobody/x", "does not exist"),
+    ("load_parameters_path=~nobody/no-such-run", "does not exist"),
     (f"load_parameters_path={'a' * 256}", "does not exist"),
     (f"tokenizer_type=huggingface tokenizer_path={'a' * 256}", "there is no file"),
     (f"dataset_type=grain grain_train_files={'a' * 256}", "no file matches"),
