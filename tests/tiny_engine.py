@@ -89,9 +89,9 @@ def _forward(model: Architecture, float32: bool):
         places = jnp.broadcast_to(jnp.arange(LENGTH), rows.shape)
         compute = load([*T0, "dtype=float32", "attention=dot_product"], {}).config.compute
         runtime = Runtime(
-            attend=training_attend(compute, jnp.ones_like(rows)), stages=Stages(), dtype="float32"
+            attend=functools.partial(training_attend, compute), stages=Stages(), dtype="float32"
         )
-        hidden = hidden_states(model, params, rows, places, runtime=runtime)
+        hidden = hidden_states(model, params, rows, places, jnp.ones_like(rows), runtime=runtime)
         cap = model.config.final_logits_soft_cap
         return project_to_vocab(hidden, output_kernel(params), float32=float32, soft_cap=cap)
 

@@ -93,7 +93,32 @@ BAD = {
     "an unknown way to split rows": Bad(
         "context_parallel_strategy=ulysses", ("must be one of all_gather, ring",)
     ),
-    "a pipeline": Bad("ici_pipeline_parallelism=2", ("not implemented yet",)),
+    "layers that do not divide over stages": Bad(
+        "ici_pipeline_parallelism=2 base_num_decoder_layers=3",
+        ("3 layers do not divide over 2 stages", "pipeline_parallel_layers=2"),
+    ),
+    "stages that devices decide on": Bad(
+        "ici_pipeline_parallelism=-1 ici_fsdp_parallelism=1",
+        ("2 layers do not divide over 8 stages", "fewer stages"),
+    ),
+    "layers beside stages that devices must share": Bad(
+        "ici_pipeline_parallelism=2 base_num_decoder_layers=3 pipeline_parallel_layers=2",
+        ("'layers' of size 3 does not divide over stage 2", "{layers: []}"),
+    ),
+    "rows that do not divide over microbatches": Bad(
+        "ici_pipeline_parallelism=2 num_pipeline_microbatches=4",
+        ("8 rows a forward pass", "4 devices", "multiple of 2", "microbatches may be 2"),
+    ),
+    "kinds of layers that differ between stages": Bad(
+        "decoder_block=gemma2 sliding_window_size=9 ici_pipeline_parallelism=2 "
+        "base_num_decoder_layers=8",
+        ("num_layers_per_pipeline_stage=1", "layers of several kinds", "it may be 2, 4"),
+    ),
+    "kinds of layers that no stage can hold": Bad(
+        "decoder_block=gemma3 sliding_window_size=9 ici_pipeline_parallelism=4 "
+        "base_num_decoder_layers=12",
+        ("layers of several kinds", "use 6, and at most 2 stages"),
+    ),
     # data
     "no data": Bad("dataset_type=grain", ("needs grain_train_files",)),
     "data without grain": Bad("grain_train_files=a.jsonl", ("dataset_type=grain",), files=DATA),

@@ -1,5 +1,6 @@
 """Decoding through the command line: greedy text is what repeated forward passes give."""
 
+import functools
 import io
 import json
 
@@ -40,12 +41,14 @@ def greedy(argv: list[str], prompt: str, count: int, *, bos: bool = True) -> str
             # One row a device: any mesh takes that.
             row = jnp.asarray([tokens] * setup.layout.mesh.size)
             runtime = Runtime(
-                attend=training_attend(setup.config.compute, jnp.ones_like(row)),
+                attend=functools.partial(training_attend, setup.config.compute),
                 stages=Stages(),
                 dtype="float32",
             )
             positions = jnp.broadcast_to(jnp.arange(row.shape[1]), row.shape)
-            hidden = hidden_states(setup.architecture, params, row, positions, runtime=runtime)
+            hidden = hidden_states(
+                setup.architecture, params, row, positions, jnp.ones_like(row), runtime=runtime
+            )
             token = int(jnp.argmax(hidden[0, -1] @ output_kernel(params)))
             if token == TOKENIZER.eos_id:
                 break

@@ -3,7 +3,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from maxtext.ops.dropout import dropout
+from maxtext.ops import dropout as op
+from maxtext.types import Array, Float, PRNGKeyArray
+
+
+def dropout(
+    x: Float[Array, "B *D"], key: PRNGKeyArray | None, *, rate: float
+) -> Float[Array, "B *D"]:
+    """Of rows that are numbered from zero."""
+    return op.dropout(x, key, rate=rate, rows=jnp.arange(x.shape[0]))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -21,6 +29,13 @@ def test_dropout_is_independent_between_keys_rows_and_channels() -> None:
     first, second = (np.asarray(dropout(x, jax.random.key(k), rate=0.5)) / 2 for k in (0, 1))
     for one, other in ((first, second), (first[:-1], first[1:]), (first[:, :-1], first[:, 1:])):
         assert abs(np.mean(one * other) - 0.25) < 0.02
+
+
+def test_what_is_zeroed_in_a_row_does_not_depend_on_the_others() -> None:
+    x, key = jnp.ones((8, 4, 16)), jax.random.key(0)
+    rows = jnp.asarray([6, 1, 3])
+    some = op.dropout(x[rows], key, rate=0.5, rows=rows)
+    np.testing.assert_array_equal(some, dropout(x, key, rate=0.5)[rows])
 
 
 def test_without_a_key_or_a_rate_nothing_changes() -> None:

@@ -3,6 +3,7 @@
 Runs where torch and transformers are, or where `TORCH_PYTHON` names a Python that has them.
 """
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -54,13 +55,15 @@ def our_logits(folder: Path, model: ModelConfig, tokens: np.ndarray) -> np.ndarr
     params = load_weights(folder, abstract(model_params(built), layout), model=model)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     runtime = Runtime(
-        attend=training_attend(compute, jnp.ones(tokens.shape, jnp.int32)),
+        attend=functools.partial(training_attend, compute),
         stages=Stages(),
         dtype="float32",
     )
 
     def forward(params: Model, tokens: jax.Array) -> jax.Array:
-        hidden = hidden_states(built, params, tokens, positions, runtime=runtime)
+        hidden = hidden_states(
+            built, params, tokens, positions, jnp.ones_like(tokens), runtime=runtime
+        )
         cap = model.final_logits_soft_cap
         return project_to_vocab(hidden, output_kernel(params), float32=True, soft_cap=cap)
 

@@ -103,11 +103,13 @@ def compiled(fixture: Fixture, argv: tuple[str, ...]) -> Callable[..., jax.Array
 
     def logits(params: Model, tokens: jax.Array, positions: jax.Array, segments: jax.Array):
         runtime = Runtime(
-            attend=training_attend(compute, segments),
+            attend=functools.partial(training_attend, compute),
             stages=stages_from_config(compute),
             dtype=compute.dtype,
         )
-        hidden = hidden_states(fixture.architecture, params, tokens, positions, runtime=runtime)
+        hidden = hidden_states(
+            fixture.architecture, params, tokens, positions, segments, runtime=runtime
+        )
         cap = fixture.config.final_logits_soft_cap
         return project_to_vocab(hidden, output_kernel(params), float32=False, soft_cap=cap)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Set
 
-from maxtext.config.derive import divisors, listed
 from maxtext.config.errors import Clash
+from maxtext.config.numbers import divisors, listed
 from maxtext.config.schema import Config, ModelConfig
 
 # Families some of whose layers have a sliding window, and others none.

@@ -1,15 +1,15 @@
 """Settings that exclude each other, found from the config alone: no device, no file."""
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 
-from maxtext.config import derive_data, derive_decode, derive_optimizer
+from maxtext.config import derive_data, derive_decode, derive_optimizer, derive_pipeline
 from maxtext.config.errors import Clash, did_you_mean
 from maxtext.config.flat import flatten
 from maxtext.config.keys import RULES
+from maxtext.config.numbers import divisors, listed
 from maxtext.config.schema import DEGREES, ComputeConfig, Config, MeshConfig
 
 _NOT_YET = {
-    "stage": "pipeline parallelism (layers in stages on different devices)",
     "expert": "expert parallelism (for mixture-of-experts models)",
 }
 _REMAT = (
@@ -30,11 +30,13 @@ _ZERO_MEANS_NOTHING = {
     "learning_rate_schedule_steps": "-1 takes steps",
     "checkpoint_keep_period": "-1 keeps none for good",
     "max_num_checkpoints_to_keep": "-1 keeps all; enable_checkpointing=false writes none",
+    "num_pipeline_repeats": "-1 takes what pipeline_parallel_layers need",
+    "pipeline_parallel_layers": "-1 takes all; ici_pipeline_parallelism=1 has no stages",
+    "num_pipeline_microbatches": "-1 takes the fewest",
     "eval_steps": "-1 takes all of the data; eval_interval=-1 turns evaluation off",
     "serve_max_tokens": "-1 leaves it to max_target_length",
 }
 _BYTES = 256
-_LARGEST_LIST = 12
 
 
 def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[Clash]:
@@ -58,22 +60,9 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         yield from _remat(config, user_keys)
         yield from derive_data.clashes(config, user_keys)
         yield from derive_optimizer.clashes(config, user_keys)
+        yield from derive_pipeline.clashes(config, user_keys)
     else:
         yield from derive_decode.clashes(config, user_keys)
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """What divides `number`, ascending."""
-    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return tuple(sorted({*small, *(number // n for n in small)}))
-
-
-def listed(numbers: Iterable[int], *, near: int) -> str:
-    """The numbers in words, those nearest to `near` where there are many."""
-    found = sorted(numbers)
-    if len(found) > _LARGEST_LIST:
-        found = sorted(sorted(found, key=lambda number: abs(number - near))[:_LARGEST_LIST])
-    return ", ".join(map(str, found))
 
 
 def _tokens(config: Config) -> Iterator[Clash]:

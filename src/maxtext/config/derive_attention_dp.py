@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Set
 
 from maxtext.config.attention_dp import derived_degree
-from maxtext.config.derive import divisors, listed
 from maxtext.config.errors import Clash
 from maxtext.config.keys import RULES
+from maxtext.config.numbers import divisors, listed
 from maxtext.config.schema import Config, MeshConfig, ModelConfig
 
 _ENABLE, _DEGREE = "enable_dp_attention", "ici_attn_dp_parallelism"

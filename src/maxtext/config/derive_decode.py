@@ -9,6 +9,11 @@ from maxtext.config.schema import Config
 
 def clashes(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
     """Everything wrong with what is asked of the engine."""
+    for key in ("ici_pipeline_parallelism", "dcn_pipeline_parallelism"):
+        if getattr(config.mesh, key) not in (0, 1):
+            message = "stages are for training: tokens are sampled one by one"
+            hint = f"set {key}=1; ici_tensor_parallelism splits a model over devices"
+            yield Clash((key,), message, hint)
     decode = config.decode
     if decode.decode_logprobs >= 0 and not decode.prompts_file:
         message = "would be ignored: they are printed with prompts_file only"

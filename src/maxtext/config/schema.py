@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from pydantic import PositiveInt as Positive
 
+from maxtext.config.schema_pipeline import PipelineConfig
 from maxtext.config.schema_serving import DecodeConfig, ServeConfig, VllmConfig
 from maxtext.config.schema_training import (
     CheckpointConfig,
@@ -274,6 +275,7 @@ class Config(Section):
     model: ModelConfig
     compute: ComputeConfig
     mesh: MeshConfig
+    pipeline: PipelineConfig
     data: DataConfig
     optimizer: OptimizerConfig
     training: TrainingConfig

@@ -122,12 +122,10 @@ UPSTREAM = frozenset(
     mtp_num_layers multi_sampling
     n_routing_groups nope_layer_interval norm_topk_prob normalize_embedding_logits
     num_communication_overlapping_steps num_experts num_experts_per_tok num_kv_shared_layers
-    num_layers_per_pipeline_stage num_moe_emb_chunks num_moe_token_chunks
-    num_pipeline_microbatches num_pipeline_repeats o_groups optimize_mesh_for_tpu_v6e
+    num_moe_emb_chunks num_moe_token_chunks o_groups optimize_mesh_for_tpu_v6e
     optimizer_memory_host_offload override_logical_axis_rules param_scan_axis
     parameter_memory_host_offload partial_rotary_factor per_device_batch_size_increment
-    per_device_batch_size_start pipeline_delay_activation_forwarding pipeline_fsdp_ag_once
-    pipeline_fsdp_ag_per_repeat pipeline_parallel_layers position_id_per_seconds
+    per_device_batch_size_start pipeline_fsdp_ag_per_repeat position_id_per_seconds
     prefill_cache_axis_order prefill_cache_dir prefill_chunk_size prefill_slice profile_cleanly
     profile_periodically_period profile_power_events prometheus_port
     qk_nope_head_dim qk_norm_with_scale qk_rope_head_dim qkv_proj query_wa_proj
@@ -135,8 +133,7 @@ UPSTREAM = frozenset(
     reuse_example_batch ring_scan_unroll rope_interleave
     rope_min_timescale rope_pairwise rope_use_scale
     routed_bias routed_scaling_factor routed_score_func save_checkpoint_on_start
-    scan_layers_per_stage scan_pipeline_iterations scan_pipeline_repeats
-    set_remat_policy_on_layers_per_stage set_remat_policy_on_pipeline_iterations
+    scan_layers_per_stage scan_pipeline_repeats
     shard_exp_on_fsdp shard_mode sharding_tolerance shardy
     share_kv_projections shared_experts sinkhorn_iterations
     source_checkpoint_layout sparse_matmul stack_prefill_result_cache

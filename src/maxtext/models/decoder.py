@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 from maxtext.config.schema import ModelConfig
 from maxtext.layers.attentions import Attend, Rotation
@@ -16,20 +17,23 @@ from maxtext.layers.normalizations import AnyNorm, NormParams, norm
 from maxtext.models.layer_kinds import LayerKind
 from maxtext.ops.attention import AttentionPattern
 from maxtext.ops.dropout import dropout
+from maxtext.parallel.layout import constrain
 from maxtext.parallel.params import pytree, stack
-from maxtext.parallel.stages import Stages, run_layers
+from maxtext.parallel.pipeline import Pipeline, Stack, run_stack, stage_rules
+from maxtext.parallel.stages import Stages
 from maxtext.types import Array, DType, Float, Int, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What every layer of one kind is handed in one forward pass."""
+    """What every layer of one kind is handed in one forward pass; `rows` are their numbers."""
 
     config: ModelConfig
     rotation: Rotation
     pattern: AttentionPattern
     attend: Attend
     dropout_rate: float
+    rows: Int[Array, " B"]
 
 
 @runtime_checkable
@@ -139,23 +143,40 @@ class Model:
     decoder: Decoder
 
 
+@pytree
+class Rows:
+    """What layers are told of the rows that they compute, beside the activations.
+
+    Attributes:
+        positions: Of each token in its document, in the order that devices hold tokens in.
+        segments: What the attention port asks for.
+        numbers: Of each row in the batch.
+    """
+
+    positions: Int[Array, "B L"]
+    segments: Int[Array, "B S"]
+    numbers: Int[Array, " B"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Runtime:
     """How one forward pass runs.
 
     Attributes:
-        attend: The attention port.
+        attend: Segments of some rows to the attention port for them.
         stages: How stacks run.
+        pipeline: How they run on devices of which each has a part of the layers.
         dtype: Type of activations.
         one_hot_embed: Whether tokens are embedded by a product.
         dropout_rate: Part of the activations that dropout zeroes.
         dropout_key: None turns dropout off.
     """
 
-    attend: Attend
+    attend: Callable[[Int[Array, "B S"]], Attend]
     stages: Stages
     dtype: DType
     one_hot_embed: bool = False
+    pipeline: Pipeline | None = None
     dropout_rate: float = 0.0
     dropout_key: PRNGKeyArray | None = None
 
@@ -184,28 +205,34 @@ def hidden_states(
     params: Model,
     tokens: Int[Array, "B L"],
     positions: Int[Array, "B L"],
+    segments: Int[Array, "B S"],
     *,
     runtime: Runtime,
 ) -> Float[Array, "B L D"]:
     """What the output head reads: the stack's result after the last norm."""
     config = architecture.config
-    calls = _calls(
-        architecture, positions, attend=runtime.attend, dropout_rate=runtime.dropout_rate
-    )
+    rows = Rows(positions=positions, segments=segments, numbers=jnp.arange(tokens.shape[0]))
     sizes = [group.size for group in architecture.groups]
     embed_key, *group_keys = _dropout_keys(runtime.dropout_key, sizes)
     scaled = architecture.family.scaled_embeddings
-    x = embed(
-        params.token_embedder,
-        tokens,
-        dtype=runtime.dtype,
-        scaled=scaled,
-        one_hot=runtime.one_hot_embed,
-    )
-    x = dropout(x, embed_key, rate=runtime.dropout_rate)
+    # A lookup is no work worth splitting over stages, and so the first one has what it made.
+    with stage_rules(None if runtime.one_hot_embed else runtime.pipeline):
+        x = embed(
+            params.token_embedder,
+            constrain(tokens, "activation_batch", "activation_length"),
+            dtype=runtime.dtype,
+            scaled=scaled,
+            one_hot=runtime.one_hot_embed,
+        )
+    x = dropout(x, embed_key, rate=runtime.dropout_rate, rows=rows.numbers)
     for group, keys in zip(architecture.groups, group_keys, strict=True):
-        cycle = [functools.partial(group.layer, call=calls[kind]) for kind in group.cycle]
-        x = run_layers(runtime.stages, cycle, params.decoder.groups[group.name], x, keys)
+        stack = Stack(
+            layers=functools.partial(_layers, architecture, group, runtime),
+            specs=group.params,
+            weights=params.decoder.groups[group.name],
+            per_layer=keys,
+        )
+        x = run_stack(runtime.pipeline, runtime.stages, stack, x, rows)
     return norm(params.decoder.decoder_norm, x, eps=config.normalization_layer_epsilon)
 
 
@@ -223,7 +250,13 @@ def cached_hidden_states(
     The weights of each group are a tuple of one tree a layer: a slice of stacked weights would
     be copied at each call, which costs as much as the rest of a step that decodes.
     """
-    calls = _calls(architecture, positions, attend=attends[0], dropout_rate=0.0)
+    calls = _calls(
+        architecture,
+        positions,
+        attend=attends[0],
+        dropout_rate=0.0,
+        rows=jnp.arange(tokens.shape[0]),
+    )
     ports = iter(attends)
     scaled = architecture.family.scaled_embeddings
     x = embed(params.token_embedder, tokens, dtype=dtype, scaled=scaled)
@@ -244,12 +277,27 @@ def output_kernel(params: Model) -> Float[Array, "D V"]:
     return params.decoder.logits_dense.kernel
 
 
+def _layers(
+    architecture: Architecture, group: Group, runtime: Runtime, rows: Rows
+) -> list[Callable[..., jax.Array]]:
+    """The layers of a group's cycle, for some rows."""
+    calls = _calls(
+        architecture,
+        rows.positions,
+        attend=runtime.attend(rows.segments),
+        dropout_rate=runtime.dropout_rate,
+        rows=rows.numbers,
+    )
+    return [functools.partial(group.layer, call=calls[kind]) for kind in group.cycle]
+
+
 def _calls(
     architecture: Architecture,
     positions: Int[Array, "B L"],
     *,
     attend: Attend,
     dropout_rate: float,
+    rows: Int[Array, " B"],
 ) -> dict[LayerKind, Call]:
     """What the layers of each kind are handed; each rotation is computed once."""
     kinds = dict.fromkeys(kind for group in architecture.groups for kind in group.cycle)
@@ -261,6 +309,7 @@ def _calls(
             pattern=kind.pattern,
             attend=attend,
             dropout_rate=dropout_rate,
+            rows=rows,
         )
         for kind in kinds
     }

@@ -60,9 +60,11 @@ def layer(
         eps=eps,
     )
     attended = norm(params.post_self_attention_norm, attended, eps=eps)
-    x = x + dropout(attended, keys[0], rate=call.dropout_rate)
+    x = x + dropout(attended, keys[0], rate=call.dropout_rate, rows=call.rows)
     fed = mlp(params.mlp, norm(params.pre_ffw_norm, x, eps=eps), activations=config.mlp_activations)
-    return x + dropout(norm(params.post_ffw_norm, fed, eps=eps), keys[1], rate=call.dropout_rate)
+    return x + dropout(
+        norm(params.post_ffw_norm, fed, eps=eps), keys[1], rate=call.dropout_rate, rows=call.rows
+    )
 
 
 def groups(config: ModelConfig, *, dtype: DType) -> tuple[Group, ...]:

@@ -53,10 +53,10 @@ def layer(
         pattern=call.pattern,
         eps=eps,
     )
-    x = x + dropout(attended, keys[0], rate=call.dropout_rate)
+    x = x + dropout(attended, keys[0], rate=call.dropout_rate, rows=call.rows)
     normed = norm(params.post_self_attention_layer_norm, x, eps=eps)
     fed = mlp(params.mlp, normed, activations=config.mlp_activations)
-    return x + dropout(fed, keys[1], rate=call.dropout_rate)
+    return x + dropout(fed, keys[1], rate=call.dropout_rate, rows=call.rows)
 
 
 def groups(config: ModelConfig, *, dtype: DType) -> tuple[Group, ...]:

@@ -151,7 +151,7 @@ def use_layout(layout: Layout) -> Generator[None]:
 
 @contextlib.contextmanager
 def use_layout_in_jit(layout: Layout) -> Generator[None]:
-    """`use_layout` for code that somebody else jits: there a mesh cannot be set any more."""
+    """`use_layout` for a part of a program: in a jit a mesh cannot be set any more."""
     token = _current.set(layout)
     try:
         yield

@@ -75,7 +75,7 @@ def run_layers(
     """
     size = jax.tree.leaves(stacked)[0].shape[0]
     looped = size - size % len(cycle) if stages.scan else 0
-    in_loop, after = _split((stacked, per_layer), looped)
+    in_loop, after = split_stack((stacked, per_layer), looped)
     if looped:
         # The two passes are two loops, between which no compiler looks for common parts.
         layers = [_checkpointed(stages, layer, prevent_cse=False) for layer in cycle]
@@ -90,13 +90,17 @@ def _checkpointed(stages: Stages, layer: LayerFn, *, prevent_cse: bool) -> Layer
     """The layer, with what its backward pass may keep."""
     if not stages.remat:
         return layer
-    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+    return jax.checkpoint(layer, policy=remat_policy(stages), prevent_cse=prevent_cse)
+
+
+def remat_policy(stages: Stages) -> RematPolicy:
+    """What the backward pass need not compute anew, for `jax.checkpoint`."""
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=list(stages.saved),
         names_which_can_be_offloaded=list(stages.offloaded),
         offload_src="device",
         offload_dst="pinned_host",
     )
-    return jax.checkpoint(layer, policy=policy, prevent_cse=prevent_cse)
 
 
 def _loop(layers: Sequence[LayerFn], slices: Any, x: jax.Array) -> jax.Array:
@@ -116,7 +120,7 @@ def _in_order(layers: Sequence[LayerFn], slices: Any, x: jax.Array) -> jax.Array
     return x
 
 
-def _split(stacked: Any, place: int) -> tuple[Any, Any]:
+def split_stack(stacked: Any, place: int) -> tuple[Any, Any]:
     """The slices of the leading dim before `place`, and the rest."""
     leaves, treedef = jax.tree.flatten(stacked)
     parts = [jax.lax.split(leaf, (place, leaf.shape[0] - place)) for leaf in leaves]

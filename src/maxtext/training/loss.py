@@ -14,6 +14,7 @@ from maxtext.models.decoder import Architecture, Model, Runtime, hidden_states, 
 from maxtext.ops.cross_entropy import cross_entropy
 from maxtext.parallel.layout import constrain, current_layout
 from maxtext.parallel.params import pytree
+from maxtext.parallel.pipeline import Pipeline
 from maxtext.parallel.rows import row_split
 from maxtext.parallel.stages import stages_from_config
 from maxtext.types import Array, Float, Int, PRNGKeyArray
@@ -41,12 +42,14 @@ class LossFn:
     Attributes:
         architecture: The model.
         compute: Resolved: nothing in it is `auto`.
+        pipeline: How layers run in stages on different devices, if they do.
         dropout_rate: Part of the activations that dropout zeroes.
         max_segments: Documents in one row at most; None is not known.
     """
 
     architecture: Architecture
     compute: ComputeConfig
+    pipeline: Pipeline | None = None
     dropout_rate: float = 0.0
     max_segments: int | None = None
 
@@ -55,22 +58,24 @@ class LossFn:
     ) -> LossSums:
         """The sums over `batch`; without a key there is no dropout."""
         batch = jax.tree.map(lambda x: constrain(x, "activation_batch", None), batch)
-        attend = training_attend(self.compute, batch.segments, max_segments=self.max_segments)
+        # Whole rows in their own order, whatever the layout makes of the rest.
+        segments = batch.segments
         # Sums over tokens do not ask for their order, so it may be the one that balances work.
         split = row_split(current_layout())
         batch = jax.tree.map(
             lambda x: constrain(split.reordered(x), "activation_batch", "activation_length"), batch
         )
         runtime = Runtime(
-            attend=attend,
+            attend=functools.partial(training_attend, self.compute, max_segments=self.max_segments),
             stages=stages_from_config(self.compute),
+            pipeline=self.pipeline,
             dtype=self.compute.dtype,
             one_hot_embed=self.compute.use_iota_embed,
             dropout_rate=self.dropout_rate,
             dropout_key=dropout_key,
         )
         hidden = hidden_states(
-            self.architecture, params, batch.inputs, batch.positions, runtime=runtime
+            self.architecture, params, batch.inputs, batch.positions, segments, runtime=runtime
         )
         nll, normalizer = cross_entropy(
             hidden,

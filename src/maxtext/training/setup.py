@@ -23,8 +23,10 @@ from maxtext.optim.schedules import Schedule, schedule
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import select
+from maxtext.parallel.pipeline import Pipeline
 from maxtext.parallel.rows import check_length, row_split
 from maxtext.training.loss import LossFn
+from maxtext.training.pipelining import check_microbatches, choose_pipeline
 from maxtext.training.state import TrainState, abstract_state, state_shardings
 from maxtext.training.step import TrainStep
 
@@ -44,6 +46,7 @@ class Setup:
         specs: Its weights, declared.
         optimizer: Gradients to new weights.
         schedule: Learning rate of a step.
+        pipeline: How layers run in stages, if there are several.
         abstract: Shapes and shardings of the state.
     """
 
@@ -54,6 +57,7 @@ class Setup:
     specs: Model
     optimizer: Optimizer
     schedule: Schedule
+    pipeline: Pipeline | None
     abstract: TrainState
 
     @property
@@ -82,6 +86,7 @@ class Setup:
         return LossFn(
             self.architecture,
             self.config.compute,
+            pipeline=self.pipeline,
             dropout_rate=rate,
             max_segments=data.max_segments_per_seq if data.packing else 1,
         )
@@ -162,6 +167,7 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
         specs=specs,
         optimizer=transform,
         schedule=schedule(config.optimizer, steps=config.training.steps),
+        pipeline=choose_pipeline(config, model, layout),
         abstract=abstract_state(specs, transform, layout, over_data=over_data),
     )
     _check_batch(setup)
@@ -228,6 +234,8 @@ def _check_batch(setup: Setup) -> None:
                 f"{key}: {rows} rows a forward pass do not divide over the {ways} devices that "
                 f"split the batch; use a multiple of {ways / setup.layout.mesh.size:g}"
             )
+        if setup.pipeline is not None:
+            check_microbatches(setup.pipeline, setup.layout, key=key, rows=rows)
 
 
 def _check_rows(setup: Setup) -> None:

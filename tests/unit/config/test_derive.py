@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from maxtext.config.derive import divisors
 from maxtext.config.errors import Problem
 from maxtext.config.load import load
+from maxtext.config.numbers import divisors
 
 type Problems = Callable[..., tuple[Problem, ...]]
 
@@ -39,9 +39,57 @@ CLASHES = [
     ("ici_data_parallelism=-1", "only one ici degree can be -1", "ici_fsdp_parallelism=1"),
     ("dcn_fsdp_parallelism=-1", "only one dcn degree can be -1", "dcn_data_parallelism=1"),
     ("ici_tensor_parallelism=0", "must be -1 or at least 1", "1 leaves the axis unused"),
-    ("ici_pipeline_parallelism=2", "pipeline parallelism", "ici_pipeline_parallelism=1"),
-    ("ici_pipeline_parallelism=-1", "is not implemented yet", "ici_pipeline_parallelism=1"),
-    ("dcn_pipeline_parallelism=2", "is not implemented yet", "dcn_pipeline_parallelism=1"),
+    ("ici_pipeline_parallelism=-1", "only one ici degree can be -1", "ici_fsdp_parallelism=1"),
+    ("ici_pipeline_parallelism=0", "must be -1 or at least 1", "1 leaves the axis unused"),
+    (
+        "ici_pipeline_parallelism=2 base_num_decoder_layers=5",
+        "5 layers do not divide over 2 stages x 1 layers",
+        "pipeline_parallel_layers=4 runs the others outside",
+    ),
+    (
+        "ici_pipeline_parallelism=2 dcn_pipeline_parallelism=2 num_layers_per_pipeline_stage=3",
+        "8 layers do not divide over 4 stages x 3 layers",
+        "num_layers_per_pipeline_stage may be 1, 2",
+    ),
+    (
+        "ici_pipeline_parallelism=4 base_num_decoder_layers=3",
+        "3 layers do not divide over 4 stages",
+        "use fewer stages",
+    ),
+    (
+        "ici_pipeline_parallelism=4 pipeline_parallel_layers=12",
+        "the model has 8 layers",
+        "use pipeline_parallel_layers=8",
+    ),
+    (
+        "ici_pipeline_parallelism=2 num_pipeline_repeats=2",
+        "2 stages x 1 layers x 2 repeats are 4 layers, not 8",
+        "use num_pipeline_repeats=4, or pipeline_parallel_layers=4",
+    ),
+    (
+        "ici_pipeline_parallelism=4 num_pipeline_microbatches=6",
+        "must be a multiple of the 4 stages and at least 4",
+        "use 4 or 8",
+    ),
+    (
+        "ici_pipeline_parallelism=4 num_pipeline_microbatches=2",
+        "must be a multiple of the 4 stages and at least 4",
+        "use 4 or 8",
+    ),
+    (
+        "ici_pipeline_parallelism=4 num_pipeline_microbatches=4 "
+        "pipeline_delay_activation_forwarding=true",
+        "must be a multiple of the 4 stages and at least 8",
+        "use 8 or 12",
+    ),
+    ("num_pipeline_microbatches=0", "must be -1 or at least 1", "-1 takes the fewest"),
+    ("num_pipeline_microbatches=4", "there are no pipeline stages", "ici_pipeline_parallelism"),
+    ("scan_pipeline_iterations=false", "there are no pipeline stages", "or leave it out"),
+    (
+        "ici_pipeline_parallelism=2 remat_policy=none set_remat_policy_on_layers_per_stage=true",
+        "nothing is computed again",
+        "leave it out",
+    ),
     ("ici_expert_parallelism=2", "expert parallelism", "ici_expert_parallelism=1"),
     ("num_slices=0", "must be -1 or at least 1", "-1 leaves it to the devices"),
     ("num_slices=3 dcn_fsdp_parallelism=2", "multiply to 2; they must divide", "num_slices=2"),
