@@ -28,6 +28,11 @@ BAD_DECODING = {
         ("prompts_file=gone.txt", "must be a file that can be read"),
         files=RUN,
     ),
+    "a prompt beside a file of them": Bad(
+        "run_name=r prompt=a prompts_file=p.txt",
+        ("prompt=a", "would be ignored: prompts_file says"),
+        files=RUN | {"p.txt": "b"},
+    ),
     "a chat template that is not there": Bad(
         "run_name=r use_chat_template=true chat_template=gone.jinja",
         ("chat_template=gone.jinja", "must be a file that can be read"),

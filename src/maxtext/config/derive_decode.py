@@ -18,6 +18,9 @@ def clashes(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
     if decode.decode_logprobs >= 0 and not decode.prompts_file:
         message = "would be ignored: they are printed with prompts_file only"
         yield Clash(("decode_logprobs",), message, "put the prompt into a file")
+    if decode.prompts_file and "prompt" in user_keys:
+        message = "would be ignored: prompts_file says what to go on from"
+        yield Clash(("prompt", "prompts_file"), message, "give one of them")
     vocab_size = config.model.vocab_size
     if not all(one.isdecimal() and int(one) < vocab_size for one in decode.decode_eos_ids):
         message = f"tokens of this model are 0 to {vocab_size - 1}"

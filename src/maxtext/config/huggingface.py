@@ -249,8 +249,13 @@ def _attention(theirs: Object, origin: Origin) -> Object:
     family = _family(theirs, origin)
     window = theirs.get("sliding_window") if family.windowed else None
     settings: Object = {"sliding_window_size": window or 0}
-    size, types = theirs.get("num_hidden_layers"), theirs.get("layer_types")
-    if isinstance(size, int) and types not in (None, family.layer_types(size, bool(window))):
+    types = theirs.get("layer_types")
+    # Not of num_hidden_layers, which may be anything yet.
+    size = len(types) if isinstance(types, list) else 0
+    known = size == theirs.get("num_hidden_layers") and types == family.layer_types(
+        size, bool(window)
+    )
+    if types is not None and not known:
         message = f"{family.decoder_block} has other kinds of layers in other places"
         raise ConfigError([Problem("layer_types", message, origin=origin)])
     if theirs.get("sliding_window_pattern") not in (None, family.period):

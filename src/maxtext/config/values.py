@@ -94,7 +94,10 @@ def parse_json(key: Key, value: Json) -> Value:
     is_names = isinstance(value, list) and all(isinstance(item, str) for item in value)
     if key.kind == "list" and is_names:
         return tuple(cast(list[str], value))
+    most = _LARGEST if key.kind == "whole" else _LARGEST_NUMBER
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and not abs(cast(float, value)) <= most:
+        raise Refused(f"must be {key.allowed}, and no more than {most}")
     fits = {
         "text": isinstance(value, str),
         "choice": isinstance(value, str),

@@ -71,6 +71,9 @@ def test_what_newer_versions_write_is_read() -> None:
         ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "a factor of at least 1"),
         ({"rope_scaling": [1]}, "rope_scaling .*: is no object"),
         ({"layer_types": ["sliding_attention"] * 32}, "layer_types .*: llama2 has other"),
+        ({"layer_types": ["full_attention"] * 31}, "layer_types .*: llama2 has other"),
+        ({"num_hidden_layers": 10**30}, "must be a whole number, at least 1, and no more than 21"),
+        ({"rope_theta": math.inf}, "rope_max_timescale=inf .*: must be a number, above 0, and no"),
         ({"num_key_value_heads": 5}, "base_num_kv_heads .*multiple of kv heads"),
     ],
 )
