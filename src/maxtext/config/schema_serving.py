@@ -39,7 +39,8 @@ class DecodeConfig(Section):
     )
     decode_seed: Seed = key("Seed of sampling; prompts of a file count up from it.")
     decode_eos_ids: tuple[str, ...] = key(
-        "Ids of the tokens that end the text; []: the tokenizer's EOS."
+        "Ids of the tokens that end the text; []: the tokenizer's EOS, and those that a "
+        "generation_config.json, or else a config.json, beside it names."
     )
     ignore_eos: bool = key("Go on after tokens that end the text.")
     stop_strings: tuple[str, ...] = key("Texts that end the text; they are not printed.")

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from maxtext.config.huggingface_files import GENERATION_CONFIG, read_object
+from maxtext.config.huggingface_files import CONFIG, GENERATION_CONFIG, read_object
 from maxtext.config.schema import Config
 from maxtext.config.schema_training import DataConfig
 from maxtext.config.values import Json
@@ -68,11 +68,12 @@ def load_encoder(config: Config, tokenizer: Tokenizer) -> Encoder:
 
 
 def _ending(data: DataConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokenizer's EOS, and those of a generation_config.json beside it."""
+    """The tokenizer's EOS, and those of a generation_config.json or a config.json beside it."""
     found: list[Json] = [tokenizer.eos_id]
     if data.tokenizer_type != "byte":
         path = Path(os.path.expanduser(data.tokenizer_path))
         folder = path if path.is_dir() else path.parent
-        ids = read_object(folder / GENERATION_CONFIG, missing={}).get("eos_token_id")
+        model = read_object(folder / CONFIG, missing={})
+        ids = read_object(folder / GENERATION_CONFIG, missing=model).get("eos_token_id")
         found += ids if isinstance(ids, list) else [ids]
     return tuple(sorted({one for one in found if type(one) is int}))

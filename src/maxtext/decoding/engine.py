@@ -14,19 +14,18 @@ import numpy as np
 from maxtext.decoding.batch import Plan, Shapes, numbers
 from maxtext.decoding.cache import empty_cache
 from maxtext.decoding.requests import Event, FinishReason, Logprob, Request
-from maxtext.decoding.sampling import Chosen, Mode
+from maxtext.decoding.sampling import MODES, Chosen, Mode
 from maxtext.decoding.scheduler import Limits, Row, Scheduler
 from maxtext.decoding.scheduler import Sequence as Running
 from maxtext.decoding.step import Step, StepShape
 from maxtext.decoding.text import TextStream
 from maxtext.models.decoder import Model
-from maxtext.ops.paged_attention import Cache
 from maxtext.parallel.layout import Layout, use_layout
 from maxtext.types import DType
 
 _logger = logging.getLogger(__name__)
 
-type Run = Callable[..., tuple[list[Cache], Chosen]]
+type Run = Callable[..., tuple[list[jax.Array], Chosen]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -84,10 +83,14 @@ class Engine:
             cache_dtype: Type of cached keys and values.
             decode: Tokens to text.
         """
-        self._step, self._params, self._layout, self._limits = step, params, layout, limits
+        self._step, self._layout, self._limits = step, layout, limits
+        # Handed to each step as they lie: JAX traverses trees of other kinds in Python.
+        self._weights, self._tree = jax.tree.flatten(params)
+        self.num_weight_bytes = _num_weight_bytes(params)
         self._decode = decode
         self._scheduler = Scheduler(limits)
-        self._caches = empty_cache(step.architecture, layout, limits, cache_dtype)
+        caches = empty_cache(step.architecture, layout, limits, cache_dtype)
+        self._caches, self._cache_tree = jax.tree.flatten(caches)
         self._compiled: dict[tuple[StepShape, Mode], Run] = {}
         self._shapes = Shapes(limits)
         self.stats = Stats()
@@ -129,13 +132,6 @@ class Engine:
     def max_length(self) -> int:
         """Tokens of a prompt and what follows it, at most."""
         return min(self._limits.max_length, self._limits.num_pages * self._limits.page_size)
-
-    @property
-    def num_weight_bytes(self) -> int:
-        """Bytes of weights that a step reads whole: all but the embedding, where it is no head."""
-        decoder = sum(leaf.nbytes for leaf in jax.tree.leaves(self._params.decoder))
-        tied = self._params.decoder.logits_dense is None
-        return decoder + (self._params.token_embedder.embedding.nbytes if tied else 0)
 
     def add(self, request: Request) -> int:
         """Queues a request and returns its id, by which events name it.
@@ -201,9 +197,9 @@ class Engine:
             for number in left:
                 self.cancel(number)
 
-    def warm_up(self, mode: Mode = Mode()) -> None:  # noqa: B008 - frozen
-        """Compiles all shapes of steps, for requests that need no more than `mode`."""
-        for shape in self._shapes.all():
+    def warm_up(self) -> None:
+        """Compiles all that steps may need, so that none waits for it."""
+        for shape, mode in itertools.product(self._shapes.all(), MODES):
             self._run(shape, mode)
 
     def _check(self, request: Request) -> None:
@@ -232,7 +228,7 @@ class Engine:
         seen = self._seen(plan, shape) if mode.penalizes else None
         if shape.ranks > 1:
             rows = jax.device_put(rows, self._layout.sharding(("pages", None), rows.shape))
-        self._caches, chosen = run(self._params, self._caches, rows, seen)
+        self._caches, chosen = run(self._weights, self._caches, rows, seen)
         return jax.device_get(chosen)
 
     def _seen(self, plan: Plan, shape: StepShape) -> np.ndarray:
@@ -264,21 +260,26 @@ class Engine:
             vocab = self._step.architecture.config.vocab_size
             seen = jax.ShapeDtypeStruct((shape.ranks * shape.sequences, vocab), jnp.bool)
             with use_layout(self._layout):
-                step = jax.jit(self._step, static_argnames=("shape", "mode"), donate_argnums=1)
-                lowered = step.lower(
-                    self._params,
-                    self._caches,
-                    rows,
-                    seen if mode.penalizes else None,
-                    shape=shape,
-                    mode=mode,
-                )
+                step = jax.jit(self._flat_step(shape, mode), donate_argnums=1)
+                seen = seen if mode.penalizes else None
+                lowered = step.lower(self._weights, self._caches, rows, seen)
                 self._compiled[shape, mode] = lowered.compile()
             seconds = time.perf_counter() - began
             self.stats.compile_seconds += seconds
             size = f"{shape.tokens} tokens of {shape.sequences} sequences"
             _logger.info("compiled a step of %s in %.1f s", size, seconds)
         return self._compiled[shape, mode]
+
+    def _flat_step(self, shape: StepShape, mode: Mode) -> Run:
+        """The step on arrays alone."""
+
+        def step(weights: list[jax.Array], caches: list[jax.Array], rows: Any, seen: Any) -> Any:
+            params = self._tree.unflatten(weights)
+            cached = self._cache_tree.unflatten(caches)
+            cached, chosen = self._step(params, cached, rows, seen, shape=shape, mode=mode)
+            return jax.tree.leaves(cached), chosen
+
+        return step
 
     def _take(self, row: Row, chosen: Chosen, place: int) -> Event:
         """Gives a sequence its new token, and ends it where that was the last."""
@@ -311,6 +312,12 @@ class Engine:
         if sampling.logprobs is not None and chosen.logprobs is not None and tokens:
             logprobs = (_logprob(chosen, place, sampling.logprobs),)
         return Event(sequence.id, tokens, text, logprobs, reason)
+
+
+def _num_weight_bytes(params: Model) -> int:
+    decoder = sum(leaf.nbytes for leaf in jax.tree.leaves(params.decoder))
+    tied = params.decoder.logits_dense is None
+    return decoder + (params.token_embedder.embedding.nbytes if tied else 0)
 
 
 def _logprob(chosen: Chosen, place: int, count: int) -> Logprob:

@@ -49,12 +49,12 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """What a step has to do beside taking the likeliest token of each row; a static argument.
+    """What a step does beside taking the likeliest token of each row; a static argument.
 
     Attributes:
-        draws: Some row draws by chance.
-        penalizes: Some row has a repetition penalty.
-        logprobs: Some row wants log probabilities.
+        draws: Rows may draw by chance.
+        penalizes: Rows may have a repetition penalty.
+        logprobs: Rows may want log probabilities.
     """
 
     draws: bool = False
@@ -63,12 +63,14 @@ class Mode:
 
     @classmethod
     def of(cls, samplings: list[Sampling]) -> "Mode":
-        """What these need."""
-        return cls(
-            draws=any(one.temperature > 0 for one in samplings),
-            penalizes=any(one.repetition_penalty != 1 for one in samplings),
-            logprobs=any(one.logprobs is not None for one in samplings),
-        )
+        """The one of `MODES` that does no more than these need."""
+        if any(one.repetition_penalty != 1 or one.logprobs is not None for one in samplings):
+            return MODES[2]
+        return MODES[1] if any(one.temperature > 0 for one in samplings) else MODES[0]
+
+
+# Few, as each step is compiled for each.
+MODES = (Mode(), Mode(draws=True), Mode(draws=True, penalizes=True, logprobs=True))
 
 
 def choose(

@@ -7,7 +7,6 @@ from pathlib import Path
 from maxtext.config.schema import Config
 from maxtext.decoding.encoding import load_encoder
 from maxtext.decoding.load import load_engine, prepare
-from maxtext.decoding.sampling import Mode
 from maxtext.models.backend import config_errors
 from maxtext.serving.generation import Service
 from maxtext.serving.http import Server
@@ -46,8 +45,7 @@ def load_service(config: Config, announce: Callable[[str], None]) -> Service:
     engine = load_engine(served)
     if config.serve.serve_warm_up:
         announce("compiling all shapes of steps")
-        for mode in (Mode(), Mode(draws=True)):
-            engine.warm_up(mode)
+        engine.warm_up()
     worker = Worker(engine, max_open=config.decode.max_num_seqs + config.serve.serve_max_waiting)
     return Service(
         model=model_name(config),

@@ -1,8 +1,13 @@
 """Greedy tokens are those of whole forward passes, however requests are mixed, split and cut."""
 
+from collections.abc import Iterator
+
+import jax
 import pytest
 
-from maxtext.decoding.requests import Request, Sampling
+from maxtext.decoding.load import make_engine
+from maxtext.decoding.requests import Event, Request, Sampling
+from maxtext.parallel.params import shardings
 from tiny import GEMMA2, GEMMA3, LENGTH, QWEN3
 from tiny_engine import (
     assert_greedy,
@@ -11,7 +16,9 @@ from tiny_engine import (
     request,
     run,
     tiny_engine,
+    tiny_served,
     tokens_of,
+    weights,
 )
 
 MIXED = (1, 7, LENGTH - 1, 22, 3, 4, 5, 17, 2)
@@ -158,6 +165,66 @@ def test_settings_follow_their_request() -> None:
     assert len(logprobs.top) == 3
     assert next(iter(logprobs.top)) == found[0][0]
     assert logprobs.top[found[0][0]] == logprobs.chosen < 0
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """Grows by one with each program that JAX compiles."""
+    found: list[str] = []
+
+    def listen(event: str, _: float, **__: object) -> None:
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_nothing_is_compiled_after_warming_up(compilations: list[str]) -> None:
+    engine, _ = tiny_engine("max_num_seqs=1", "max_num_batched_tokens=16", ONE_LAYER)
+    engine.warm_up()
+    warm, seconds = len(compilations), engine.stats.compile_seconds
+    assert warm > 0
+    prompt = prompts(20)[0]
+    for sampling in (
+        {},
+        {"temperature": 1.0, "top_k": 5, "seed": 1},
+        {"repetition_penalty": 1.5},
+        {"logprobs": 2},
+        {"temperature": 0.5, "repetition_penalty": 1.5, "logprobs": 0, "top_p": 0.5},
+    ):
+        run(engine, [request(prompt[:7], **sampling), request(prompt, **sampling)])
+    assert (len(compilations), engine.stats.compile_seconds) == (warm, seconds)
+
+
+def logprobs_of(dtype: str, given: list[tuple[int, ...]]) -> list[list[Event]]:
+    cache = f"kv_cache_dtype={dtype}"
+    served = tiny_served("max_num_seqs=3", "enable_prefix_caching=false", cache)
+    # As they are drawn: larger ones make more of each rounding.
+    drawn = jax.tree.map(lambda leaf: leaf / 3, weights(served))
+    engine = make_engine(served, jax.device_put(drawn, shardings(served.specs, served.layout)))
+    return run(engine, [request(one, logprobs=20) for one in given])
+
+
+@pytest.mark.slow
+def test_small_caches_err_by_their_rounding_alone() -> None:
+    given = prompts(12, 17, 20)
+    wanted = logprobs_of("float32", given)
+    # Of the likeliest tokens' log probabilities, which spread by 1.3.
+    for dtype, bound in (("bfloat16", 0.02), ("int8", 0.05)):
+        worst = 0.0
+        for want, got in zip(wanted, logprobs_of(dtype, given), strict=True):
+            for one, other in zip(want, got, strict=True):
+                top, others = one.logprobs[0].top, other.logprobs[0].top
+                both = top.keys() & others.keys()
+                assert len(both) >= 15
+                worst = max(worst, *(abs(top[token] - others[token]) for token in both))
+                if one.tokens != other.tokens:
+                    # Greedy texts part at a near tie only.
+                    assert top[one.tokens[0]] - top[other.tokens[0]] < 2 * bound
+                    break
+        assert bound / 5 < worst < bound, dtype
 
 
 def test_what_does_not_fit_is_refused() -> None:
