@@ -61,7 +61,7 @@ EIGHT, ONE = ("per_device_batch_size=1",), ("per_device_batch_size=8",)
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """What steps gave, on the host."""
+    """What steps gave, on the host; `params` as checkpoints hold them, whatever is fused."""
 
     metrics: StepMetrics
     params: dict[str, np.ndarray]
@@ -78,7 +78,9 @@ def tiny_setup(*argv: str, devices: int = 1) -> Setup:
         return setup
     layout = make_layout(setup.config.mesh, jax.devices()[:devices])
     over_data = setup.config.mesh.shard_optimizer_over_data
-    abstract = abstract_state(setup.specs, setup.optimizer, layout, over_data=over_data)
+    abstract = abstract_state(
+        setup.specs, setup.optimizer, layout, over_data=over_data, fusion=setup.fusion
+    )
     return dataclasses.replace(setup, layout=layout, abstract=abstract)
 
 
@@ -101,14 +103,15 @@ def ragged_batch(
 
 def start_state(setup: Setup) -> TrainState:
     """Random weights and a new optimizer; drawn on one device, once for all that share them."""
+    fusion = setup.fusion
     config = setup.config
-    key = (config.model, config.compute.weight_dtype, config.optimizer)
+    key = (config.model, config.compute.weight_dtype, config.optimizer, fusion)
     seed = config.training.init_weights_seed
     if (*key, seed) not in _drawn:
         layout = make_layout(config.mesh.model_copy(update=ONE_DEVICE), jax.devices()[:1])
-        abstract = abstract_state(setup.specs, setup.optimizer, layout)
+        abstract = abstract_state(setup.specs, setup.optimizer, layout, fusion=fusion)
         with use_layout(layout):
-            state = fresh_state(setup.specs, setup.optimizer, abstract, seed=seed)
+            state = fresh_state(setup.specs, setup.optimizer, abstract, seed=seed, fusion=fusion)
         _drawn[*key, seed] = jax.device_get(state)
     return jax.device_put(_drawn[*key, seed], state_shardings(setup.abstract))
 
@@ -126,5 +129,6 @@ def take_steps(setup: Setup, batch: Batch, *, steps: int = 1) -> Taken:
         for index in range(steps):
             state, metrics = compiled(state, placed, np.float32(setup.schedule(index)))
     assert metrics is not None
-    params = {name: np.asarray(leaf) for name, leaf in named_leaves(state.params).items()}
+    apart = setup.to_stored(state).params
+    params = {name: np.asarray(leaf) for name, leaf in named_leaves(apart).items()}
     return Taken(jax.device_get(metrics), params, state, compiled)

@@ -19,22 +19,26 @@ MESHES = {
     ),
 }
 MODELS = ("llama3.1-8b", "qwen3-0.6b")
+# With biases, and five query heads a KV head.
+FUSED = "qwen2.5-14b"
 
 
-def sharding_table(model: str) -> str:
+def sharding_table(model: str, *more: str) -> str:
     """Each weight of a model: shape, and how each mesh splits it."""
     import jax
 
     from maxtext.config.load import load
     from maxtext.models.decoder import model_params
+    from maxtext.models.fusion import fusion_from_config
     from maxtext.models.registry import architecture
     from maxtext.parallel.mesh import make_layout
     from maxtext.parallel.params import abstract, named_leaves
 
-    lines = [f"# {model} on eight devices"]
+    lines = [f"# {' '.join((model, *more))} on eight devices"]
     for mesh, keys in MESHES.items():
-        config = load((f"model_name={model}", *keys), {}).config
+        config = load((f"model_name={model}", *keys, *more), {}).config
         specs = model_params(architecture(config.model, weight_dtype="float32"))
+        specs = fusion_from_config(config.compute).specs(specs)
         layout = make_layout(config.mesh, jax.devices())
         lines.append(f"{mesh}: {' '.join(keys) or 'the default mesh'}")
         for name, leaf in named_leaves(abstract(specs, layout)).items():
@@ -57,6 +61,9 @@ def checkpoint_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "checkpoint.txt": checkpoint_table,
     **{f"sharding_{name}.txt": lambda name=name: sharding_table(name) for name in MODELS},
+    f"sharding_{FUSED}_fused.txt": lambda: sharding_table(
+        FUSED, "fused_qkv=true", "fused_mlp=true"
+    ),
 }
 
 if __name__ == "__main__":

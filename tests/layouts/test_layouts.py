@@ -205,6 +205,67 @@ def test_the_compiled_program_splits_weights_as_the_table_says(layout: str) -> N
         assert sharding.is_equivalent_to(want[name].sharding, want[name].ndim), name
 
 
+FUSED = ("fused_qkv=true", "fused_mlp=true")
+# Updates that are smooth in the gradient, so that weights show what gradients do.
+SMOOTH = ("adam_eps=1e-3", "gradient_clipping_threshold=0.5")
+MHA = "llama_mha"
+ACCUMULATED = (
+    "gradient_accumulation_steps=2",
+    "per_device_batch_size=0.5",
+    "scan_layers=false",
+    "remat_policy=minimal",
+)
+# With the slow ones, every layout and every family at least once.
+FUSED_CELLS = [
+    ("llama", "fsdp_tensor", ()),
+    ("mistral_and_qwen2", "data_fsdp_tensor", ("shard_optimizer_over_data=true",)),
+    ("gemma3", "fsdp_context_tensor_sequence", ()),
+]
+SLOW_FUSED_CELLS = [
+    ("llama", "data", ()),
+    ("llama_mqa_scaled", "fsdp", ()),
+    ("llama", "data_fsdp_tensor", ACCUMULATED),
+    ("gemma2", "hsdp", ("shard_optimizer_over_data=true",)),
+    ("mistral_and_qwen2", "tensor_sequence", ()),
+    ("llama", "tensor_sequence", ()),
+    ("qwen3", "context", ()),
+    ("llama_mqa_scaled", "context_tensor", ()),
+    ("gemma2", "ring", ()),
+    ("gemma3_cycle", "fsdp_tensor", ()),
+    (MHA, "tensor", ()),
+]
+
+
+@functools.cache
+def apart_on_one_device(family: str) -> Taken:
+    keys = ("base_num_kv_heads=8",) if family == MHA else ALL[family]
+    return take_steps(tiny_setup(*keys, *SMOOTH), ragged_batch(), steps=3)
+
+
+@pytest.mark.parametrize(
+    ("family", "layout", "more"),
+    [*FUSED_CELLS, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW_FUSED_CELLS)],
+)
+def test_fused_projections_take_the_steps_of_separate_ones(
+    family: str, layout: str, more: tuple[str, ...]
+) -> None:
+    if family == MHA:
+        keys = ("base_num_kv_heads=8", "ici_tensor_parallelism=8", "ici_fsdp_parallelism=1")
+    else:
+        keys = settings(family, layout)
+    want = apart_on_one_device(family)
+    setup = tiny_setup(*keys, *SMOOTH, *FUSED, *more, devices=8)
+    assert "decoder/layers/self_attention/qkv_proj/kernel" in named_leaves(setup.abstract.params)
+    assert "decoder/layers/mlp/wi/kernel" in named_leaves(setup.abstract.params)
+    got = take_steps(setup, ragged_batch(), steps=3)
+    assert got.metrics.loss == pytest.approx(want.metrics.loss, rel=1e-5)
+    assert got.metrics.grad_norm == pytest.approx(want.metrics.grad_norm, rel=1e-5)
+    assert got.metrics.param_norm == pytest.approx(want.metrics.param_norm, rel=1e-6)
+    assert got.params.keys() == want.params.keys()
+    for leaf, value in want.params.items():
+        np.testing.assert_allclose(got.params[leaf], value, rtol=1e-5, atol=1e-5, err_msg=leaf)
+
+
 def test_a_slice_of_hsdp_holds_every_weight_once() -> None:
     taken = on_eight("llama", "hsdp")
     sharding = named_leaves(taken.compiled.input_shardings[0][0].params)[SHOWN[2]]

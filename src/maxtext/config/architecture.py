@@ -31,6 +31,7 @@ def clashes(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
     """
     yield from model_clashes(config.model)
     yield from _ignored(config.model, user_keys)
+    yield from _fused(config)
     yield from _cudnn(config)
 
 
@@ -103,6 +104,12 @@ def _rope(model: ModelConfig) -> Iterator[Clash]:
     if model.rope_type == "yarn" and model.beta_fast <= model.beta_slow:
         message = "beta_fast must be larger than beta_slow"
         yield Clash(("beta_fast", "beta_slow"), message, "the paper uses 32.0 and 1.0")
+
+
+def _fused(config: Config) -> Iterator[Clash]:
+    if config.compute.fused_mlp and len(config.model.mlp_activations) == 1:
+        message = "there is one input projection, which has nothing to be fused with"
+        yield Clash(("fused_mlp", "mlp_activations"), message, "set fused_mlp=false")
 
 
 def _cudnn(config: Config) -> Iterator[Clash]:

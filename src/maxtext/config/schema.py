@@ -174,6 +174,14 @@ class ComputeConfig(Section):
     scan_layers: bool = key(
         "One compiled layer, run in a loop. False unrolls: slower to compile, at times faster."
     )
+    fused_qkv: bool = key(
+        "Make queries, keys and values by one product, from one kernel that holds each KV head "
+        "with its query heads. Steps and checkpoints are the same."
+    )
+    fused_mlp: bool = key(
+        "Make both inputs of a gated feed-forward layer by one product. Steps and checkpoints are "
+        "the same."
+    )
     remat_policy: Literal[
         "full",
         "minimal",

@@ -101,7 +101,7 @@ UPSTREAM = frozenset(
     enable_single_controller enable_single_replica_ckpt_restoring enable_tpu_profiling_options
     enable_wandb eval_dataset_name eval_split eval_start_step expansion_factor_real_data
     first_num_dense_layers first_num_hash_layers float32_weight_sum
-    fused_mlp fused_qkv generate_padding_batch_eval generate_padding_batch_train global_head_dim
+    generate_padding_batch_eval generate_padding_batch_train global_head_dim
     global_num_kv_heads global_parameter_scale global_rampup_samples global_rope_max_timescale
     global_rope_proportion grain_data_source_max_workers grain_index_storage_option
     grain_num_threads grain_num_threads_eval grain_per_worker_buffer_size_eval

@@ -19,6 +19,7 @@ from maxtext.decoding.step import Step
 from maxtext.layers.linears import Linear
 from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Decoder, Model, model_params
+from maxtext.models.fusion import NOTHING_FUSED, Fusion, fusion_from_config
 from maxtext.models.registry import architecture
 from maxtext.parallel.layout import Layout, use_layout
 from maxtext.parallel.params import abstract, shardings
@@ -121,7 +122,13 @@ def make_engine(served: Served, params: Model) -> Engine:
         vocab_size=served.tokenizer.vocab_size,
     )
     with use_layout(served.layout):
-        params = serving_params(served.architecture, params, served.layout, dtype=dtype)
+        params = serving_params(
+            served.architecture,
+            params,
+            served.layout,
+            dtype=dtype,
+            fusion=fusion_from_config(config.compute),
+        )
         limits = make_limits(
             decode,
             served.architecture,
@@ -140,8 +147,17 @@ def make_engine(served: Served, params: Model) -> Engine:
         )
 
 
-def serving_params(model: Architecture, params: Model, layout: Layout, *, dtype: DType) -> Model:
+def serving_params(
+    model: Architecture,
+    params: Model,
+    layout: Layout,
+    *,
+    dtype: DType,
+    fusion: Fusion = NOTHING_FUSED,
+) -> Model:
     """Weights with the layers of each group apart and of type `dtype`; `params` are given up.
+
+    Of each layer are fused what `fusion` names.
 
     On a CPU an output head that is the embedding becomes a copy that is read along its rows: one
     row of activations times the embedding as it lies takes four times as long.
@@ -154,7 +170,11 @@ def serving_params(model: Architecture, params: Model, layout: Layout, *, dtype:
         turn = jax.jit(lambda table: table.T.astype(dtype), out_shardings=sharding)
         head = Linear(kernel=turn(table))
     groups = {
-        group.name: _apart(params.decoder.groups[group.name], group.params, layout, dtype=dtype)
+        group.name: _joined(
+            _apart(params.decoder.groups[group.name], group.params, layout, dtype=dtype),
+            fusion,
+            shardings(fusion.specs(group.params), layout),
+        )
         for group in model.groups
     }
     cast = functools.partial(jax.tree.map, lambda x: x.astype(dtype))
@@ -166,7 +186,19 @@ def serving_params(model: Architecture, params: Model, layout: Layout, *, dtype:
     )
 
 
-def _apart(stacked: Any, specs: Any, layout: Layout, *, dtype: DType) -> tuple[Any, ...]:
+def _joined(layers: list[Any], fusion: Fusion, places: Any) -> tuple[Any, ...]:
+    """The layers with their projections fused; no more than one layer is held twice at a time."""
+    if fusion == NOTHING_FUSED:
+        return tuple(layers)
+    join = jax.jit(fusion.joined, out_shardings=places)
+    for index, layer in enumerate(layers):
+        layers[index] = jax.block_until_ready(join(layer))
+        # Else the loop holds the last layer while the next one is made.
+        del layer
+    return tuple(layers)
+
+
+def _apart(stacked: Any, specs: Any, layout: Layout, *, dtype: DType) -> list[Any]:
     """One tree a layer; no more than one weight of all layers is held twice at a time."""
     leaves, treedef = jax.tree.flatten(stacked)
     parts: list[list[jax.Array]] = []
@@ -177,7 +209,7 @@ def _apart(stacked: Any, specs: Any, layout: Layout, *, dtype: DType) -> tuple[A
         )
         parts.append(jax.block_until_ready(split(leaf)))
         leaf.delete()
-    return tuple(treedef.unflatten(one) for one in zip(*parts, strict=True))
+    return [treedef.unflatten(one) for one in zip(*parts, strict=True)]
 
 
 def _free_bytes(layout: Layout) -> int:

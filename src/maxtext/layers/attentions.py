@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from maxtext.config.schema import ComputeConfig, ModelConfig
-from maxtext.layers.linears import Linear, linear, linear_params
+from maxtext.layers.linears import Linear, linear, linear_params, split
 from maxtext.layers.normalizations import AnyNorm, NormParams, norm, norm_params
 from maxtext.ops import flash_attention
 from maxtext.ops.attention import Arithmetic, AttentionPattern, dot_product_attention
 from maxtext.ops.context_attention import Context, context_attention
 from maxtext.ops.rope import rotate
-from maxtext.parallel.layout import Axes, Layout, constrain, current_layout
+from maxtext.parallel.layout import Layout, constrain, current_layout
 from maxtext.parallel.params import pytree
 from maxtext.parallel.rows import RowSplit, row_split
 from maxtext.types import Array, DType, Float, Int
@@ -47,6 +47,24 @@ class Attention:
     key_norm: AnyNorm | None
 
 
+@pytree
+class FusedAttention:
+    """The same with queries, keys and values from one kernel.
+
+    It is [embed, kv_heads, q_per_kv + 2, head_dim], its bias the same without `embed`: each KV head
+    with the query heads that look at it, then its key, then its value. Devices split it by whole
+    groups, so that what belongs together is made on one device.
+    """
+
+    qkv_proj: Linear
+    out: Linear
+    query_norm: AnyNorm | None
+    key_norm: AnyNorm | None
+
+
+type AnyAttention = Attention | FusedAttention
+
+
 def attention_params(
     config: ModelConfig, *, dtype: DType, norm_params: NormParams = norm_params
 ) -> Attention:
@@ -67,7 +85,7 @@ def attention_params(
 
 
 def attention(
-    params: Attention,
+    params: AnyAttention,
     x: Float[Array, "B L D"],
     *,
     rotation: Rotation,
@@ -77,26 +95,31 @@ def attention(
 ) -> Float[Array, "B L D"]:
     """Projects to heads, rotates queries and keys, attends, projects back."""
     x = constrain(x, "attn_activation_batch", "attn_projection_length", "attn_activation_embed")
-    q = _exchanged(linear(params.query, x), _PROJECTED, HEADS)
-    k = _exchanged(linear(params.key, x), _PROJECTED_KV, KV_HEADS)
-    v = _exchanged(linear(params.value, x), _PROJECTED_KV, KV_HEADS)
-    q, k = checkpoint_name(q, "query_proj"), checkpoint_name(k, "key_proj")
-    v = checkpoint_name(v, "value_proj")
+    q, k, v = _projections(params, x)
+    q = checkpoint_name(constrain(q, *HEADS), "query_proj")
+    k = checkpoint_name(constrain(k, *KV_HEADS), "key_proj")
+    v = checkpoint_name(constrain(v, *KV_HEADS), "value_proj")
     if params.query_norm is not None and params.key_norm is not None:
         q, k = norm(params.query_norm, q, eps=eps), norm(params.key_norm, k, eps=eps)
     attended = attend(rotate(q, rotation), rotate(k, rotation), v, pattern)
-    attended = _exchanged(attended, HEADS, _PROJECTED)
+    attended = constrain(constrain(attended, *HEADS), *_PROJECTED)
     out = linear(params.out, attended, num_in=2)
     out = constrain(out, "activation_batch", "activation_norm_length", "activation_embed")
     return checkpoint_name(out, "out_proj")
 
 
-def _exchanged(x: jax.Array, before: Axes, after: Axes) -> jax.Array:
-    """`x` as `after` has it, computed as `before` has it.
+def _projections(params: AnyAttention, x: jax.Array) -> tuple[jax.Array, ...]:
+    """Queries, keys and values, where they are computed.
 
-    Where the two differ, devices pass tokens of few heads on for few tokens of many heads.
+    Where attention has them elsewhere, devices pass tokens of few heads on for few tokens of many
+    heads.
     """
-    return constrain(constrain(x, *before), *after)
+    if isinstance(params, FusedAttention):
+        *lead, width = _PROJECTED_KV
+        return split(constrain(linear(params.qkv_proj, x), *lead, None, width), 3)
+    q = constrain(linear(params.query, x), *_PROJECTED)
+    k, v = (constrain(linear(one, x), *_PROJECTED_KV) for one in (params.key, params.value))
+    return q, k, v
 
 
 def training_attend(

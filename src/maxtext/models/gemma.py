@@ -3,8 +3,8 @@
 import jax
 
 from maxtext.config.schema import ModelConfig
-from maxtext.layers.attentions import Attention, attention, attention_params
-from maxtext.layers.linears import Mlp, mlp, mlp_params
+from maxtext.layers.attentions import AnyAttention, attention, attention_params
+from maxtext.layers.linears import AnyMlp, mlp, mlp_params
 from maxtext.layers.normalizations import CenteredNorm, centered_norm_params, norm
 from maxtext.models.decoder import Call, Group
 from maxtext.models.layer_kinds import global_kind, local_kind
@@ -21,10 +21,10 @@ class Layer:
     """Weights of one decoder layer."""
 
     pre_self_attention_norm: CenteredNorm
-    self_attention: Attention
+    self_attention: AnyAttention
     post_self_attention_norm: CenteredNorm
     pre_ffw_norm: CenteredNorm
-    mlp: Mlp
+    mlp: AnyMlp
     post_ffw_norm: CenteredNorm
 
 

@@ -3,8 +3,8 @@
 import jax
 
 from maxtext.config.schema import ModelConfig
-from maxtext.layers.attentions import Attention, attention, attention_params
-from maxtext.layers.linears import Mlp, mlp, mlp_params
+from maxtext.layers.attentions import AnyAttention, attention, attention_params
+from maxtext.layers.linears import AnyMlp, mlp, mlp_params
 from maxtext.layers.normalizations import Norm, norm, norm_params
 from maxtext.models.decoder import Call, Group
 from maxtext.models.layer_kinds import only_kind
@@ -18,9 +18,9 @@ class Layer:
     """Weights of one decoder layer."""
 
     pre_self_attention_layer_norm: Norm
-    self_attention: Attention
+    self_attention: AnyAttention
     post_self_attention_layer_norm: Norm
-    mlp: Mlp
+    mlp: AnyMlp
 
 
 def layer_params(config: ModelConfig, *, dtype: DType) -> Layer:

@@ -147,7 +147,7 @@ def _save(run: Run, store: CheckpointStore) -> None:
                 one.wait()
         store.save(
             run.step,
-            run.state,
+            run.setup.to_stored(run.state),
             data_state=run.data_state,
             config=flatten(run.setup.config),
             eval_loss=loss,

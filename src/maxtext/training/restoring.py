@@ -68,7 +68,10 @@ def starting_state(
     if restored is not None:
         return restored
     seed = setup.config.training.init_weights_seed
-    return fresh_state(setup.specs, setup.optimizer, setup.abstract, seed=seed), None
+    state = fresh_state(
+        setup.specs, setup.optimizer, setup.abstract, seed=seed, fusion=setup.fusion
+    )
+    return state, None
 
 
 def _resumed(setup: Setup, stores: list[CheckpointStore]) -> tuple[TrainState, list[State]] | None:
@@ -85,30 +88,31 @@ def _resumed(setup: Setup, stores: list[CheckpointStore]) -> tuple[TrainState, l
             step,
         )
         step = -1
-    found = restore_from(stores, setup.abstract, step=None if step == -1 else step)
+    found = restore_from(stores, setup.stored, step=None if step == -1 else step)
     if found is None:
         return None
     _logger.info("resumed from step %d of %s", found.step, setup.directory)
     if found.set_aside:
         _logger.info("set aside newer steps: %s", ", ".join(map(str, found.set_aside)))
     _log_schedule(setup, found.config, found.step)
-    return found.state, found.data_states
+    return setup.from_stored(found.state), found.data_states
 
 
 def _loaded(setup: Setup) -> tuple[TrainState, list[State] | None] | None:
     """What the paths that the config gives hold; None without any."""
     config = setup.config.checkpoint
     if config.load_full_state_path:
-        found = load_full_state(config.load_full_state_path, setup.abstract)
+        found = load_full_state(config.load_full_state_path, setup.stored)
         _logger.info("state of step %d of %s", found.step, config.load_full_state_path)
         _log_schedule(setup, found.config, found.step)
-        return found.state, found.data_states
+        return setup.from_stored(found.state), found.data_states
     if config.load_parameters_path:
         params = load_weights(
-            config.load_parameters_path, setup.abstract.params, model=setup.config.model
+            config.load_parameters_path, setup.stored.params, model=setup.config.model
         )
         _logger.info("weights of %s", config.load_parameters_path)
-        return state_from_params(params, setup.optimizer, setup.abstract), None
+        state = state_from_params(params, setup.optimizer, setup.abstract)
+        return setup.from_stored(state), None
     return None
 
 

@@ -5,7 +5,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,12 +17,13 @@ from maxtext.config.schema import Config
 from maxtext.data.batch import Batch, Shard
 from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Model, model_params
+from maxtext.models.fusion import NOTHING_FUSED, Fusion, fusion_from_config
 from maxtext.models.registry import architecture
 from maxtext.optim.optimizer import Optimizer, optimizer
 from maxtext.optim.schedules import Schedule, schedule
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.mesh import make_layout
-from maxtext.parallel.params import select
+from maxtext.parallel.params import abstract, select
 from maxtext.parallel.pipeline import Pipeline
 from maxtext.parallel.rows import check_length, row_split
 from maxtext.training.loss import LossFn
@@ -43,7 +44,8 @@ class Setup:
         directory: Folder of the run.
         layout: Mesh and rules.
         architecture: The model.
-        specs: Its weights, declared.
+        specs: Its weights, declared apart.
+        fusion: Which of them lie together in the state.
         optimizer: Gradients to new weights.
         schedule: Learning rate of a step.
         pipeline: How layers run in stages, if there are several.
@@ -55,10 +57,38 @@ class Setup:
     layout: Layout
     architecture: Architecture
     specs: Model
+    fusion: Fusion
     optimizer: Optimizer
     schedule: Schedule
     pipeline: Pipeline | None
     abstract: TrainState
+
+    @property
+    def stored(self) -> TrainState:
+        """What checkpoints hold of the state: the same whatever is fused."""
+        return dataclasses.replace(self.abstract, params=abstract(self.specs, self.layout))
+
+    def to_stored(self, state: TrainState) -> TrainState:
+        """The state as checkpoints hold it.
+
+        What is fused is there twice as long as both are kept, as in a step with its gradients.
+        """
+        return dataclasses.replace(state, params=self._apart(state.params))
+
+    def from_stored(self, state: TrainState) -> TrainState:
+        """The state that a checkpoint held."""
+        if self.fusion == NOTHING_FUSED:
+            return state
+        shardings = state_shardings(self.abstract).params
+        params = jax.jit(self.fusion.joined, out_shardings=shardings)(state.params)
+        return dataclasses.replace(state, params=params)
+
+    @functools.cached_property
+    def _apart(self) -> Callable[[Any], Any]:
+        """Compiled once for all saves."""
+        if self.fusion == NOTHING_FUSED:
+            return lambda params: params
+        return jax.jit(self.fusion.apart, out_shardings=state_shardings(self.stored).params)
 
     @property
     def batch_shape(self) -> tuple[int, int]:
@@ -96,12 +126,13 @@ class Setup:
         training = self.config.training
         over_data = self.config.mesh.shard_optimizer_over_data
         place = functools.partial(self.layout.like, over_data=over_data)
-        trained = select(self.abstract.params, self.optimizer.trainable)
+        trained = select(self.stored.params, self.optimizer.trainable)
         return TrainStep(
             loss_fn=self.loss_fn(dropout=True),
             optimizer=self.optimizer,
             shardings=state_shardings(self.abstract),
             update_shardings=jax.tree.map(lambda one: place(one.sharding, one.shape), trained),
+            fusion=self.fusion,
             accumulation=training.gradient_accumulation_steps,
             grad_dtype=self.config.optimizer.grad_dtype,
             z_loss_multiplier=training.z_loss_multiplier,
@@ -155,6 +186,7 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
     )
     model = architecture(config.model, weight_dtype=compute.weight_dtype)
     specs = model_params(model)
+    fusion = fusion_from_config(compute)
     transform = optimizer(config.optimizer, specs)
     over_data = config.mesh.shard_optimizer_over_data
     model_name = Path(config.run.model_name).stem
@@ -165,10 +197,11 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
         layout=layout,
         architecture=model,
         specs=specs,
+        fusion=fusion,
         optimizer=transform,
         schedule=schedule(config.optimizer, steps=config.training.steps),
         pipeline=choose_pipeline(config, model, layout),
-        abstract=abstract_state(specs, transform, layout, over_data=over_data),
+        abstract=abstract_state(specs, transform, layout, over_data=over_data, fusion=fusion),
     )
     _check_batch(setup)
     _check_rows(setup)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from maxtext.models.decoder import Model
+from maxtext.models.fusion import NOTHING_FUSED, Fusion
 from maxtext.optim.optimizer import Optimizer, optimizer_shardings
 from maxtext.parallel import params as specs_of
 from maxtext.parallel.layout import Layout
@@ -28,15 +29,21 @@ class TrainState:
 
 
 def abstract_state(
-    specs: Model, optimizer: Optimizer, layout: Layout, *, over_data: bool = False
+    specs: Model,
+    optimizer: Optimizer,
+    layout: Layout,
+    *,
+    over_data: bool = False,
+    fusion: Fusion = NOTHING_FUSED,
 ) -> TrainState:
-    """Shapes, types and shardings of the state; the target of a restore. No memory is used.
+    """Shapes, types and shardings of the state. No memory is used.
 
     Args:
         specs: The weights, declared.
         optimizer: Whose state is part of it.
         layout: Where all of it lies.
         over_data: Split the optimizer's state over the data axis too.
+        fusion: Of the weights.
 
     Raises:
         ValueError: A weight cannot be laid out so.
@@ -49,7 +56,8 @@ def abstract_state(
         optimizer_shardings(shapes, params, layout, over_data=over_data),
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=layout.sharding((), ()))
-    return TrainState(step=step, params=params, opt_state=placed)
+    fused = specs_of.abstract(fusion.specs(specs), layout)
+    return TrainState(step=step, params=fused, opt_state=placed)
 
 
 def state_shardings(abstract: TrainState) -> TrainState:
@@ -58,14 +66,19 @@ def state_shardings(abstract: TrainState) -> TrainState:
 
 
 def fresh_state(
-    specs: Model, optimizer: Optimizer, abstract: TrainState, *, seed: int
+    specs: Model,
+    optimizer: Optimizer,
+    abstract: TrainState,
+    *,
+    seed: int,
+    fusion: Fusion = NOTHING_FUSED,
 ) -> TrainState:
-    """Random weights and a new optimizer; the same numbers on every mesh."""
+    """Random weights and a new optimizer; the same numbers on every mesh, fused or not."""
 
     def draw() -> TrainState:
         params: Any = specs_of.initialize(specs, jax.random.key(seed))
-        opt_state = optimizer.init(params)
-        return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=opt_state)
+        step, opt_state = jnp.zeros((), jnp.int32), optimizer.init(params)
+        return TrainState(step=step, params=fusion.joined(params), opt_state=opt_state)
 
     return jax.jit(draw, out_shardings=state_shardings(abstract))()
 

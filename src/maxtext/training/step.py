@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from maxtext.data.batch import Batch
 from maxtext.models.decoder import Model
+from maxtext.models.fusion import NOTHING_FUSED, Fusion
 from maxtext.optim.optimizer import Optimizer, global_norm
 from maxtext.parallel.layout import constrain
 from maxtext.parallel.params import merge, pytree, select
@@ -52,6 +53,7 @@ class TrainStep:
         shardings: Where the state lies, before and after.
         update_shardings: Where gradients lie while the optimizer works: as the state that it
             keeps for each weight.
+        fusion: Of the weights of the state; the optimizer sees them apart.
         accumulation: Parts that the batch is taken in, one after another.
         grad_dtype: Type of the gradients of a part; their sum is float32.
         z_loss_multiplier: Weight of the z-loss.
@@ -62,6 +64,7 @@ class TrainStep:
     optimizer: Optimizer
     shardings: TrainState
     update_shardings: Any
+    fusion: Fusion = NOTHING_FUSED
     accumulation: int = 1
     grad_dtype: DType = jnp.float32
     z_loss_multiplier: float = 0.0
@@ -75,19 +78,22 @@ class TrainStep:
         grads, sums = self._gradients(state, batch, tokens)
         lm_loss, z_loss = sums.cross_entropy / tokens, sums.z_loss / tokens
         loss = lm_loss + self.z_loss_multiplier * z_loss
+        grads = select(self.fusion.apart(grads), self.optimizer.trainable)
         grads = jax.lax.with_sharding_constraint(grads, self.update_shardings)
-        updated = self.optimizer.update(grads, state.opt_state, state.params, rate=rate, loss=loss)
+        params = self.fusion.apart(state.params)
+        updated = self.optimizer.update(grads, state.opt_state, params, rate=rate, loss=loss)
         metrics = StepMetrics(
             loss=loss,
             lm_loss=lm_loss,
             z_loss=z_loss,
             total_weights=sums.tokens,
             grad_norm=updated.grad_norm,
-            param_norm=global_norm(state.params),
+            param_norm=global_norm(params),
             learning_rate=rate,
             skipped=updated.skipped,
         )
-        after = TrainState(step=state.step + 1, params=updated.params, opt_state=updated.opt_state)
+        params = self.fusion.joined(updated.params)
+        after = TrainState(step=state.step + 1, params=params, opt_state=updated.opt_state)
         return jax.lax.with_sharding_constraint(after, self.shardings), metrics
 
     def _gradients(
@@ -95,10 +101,11 @@ class TrainStep:
     ) -> tuple[Any, LossSums]:
         """Gradients of the loss over the whole batch, whatever parts it is taken in, in float32.
 
-        None for weights that are not trained.
+        None for weights of which no part is trained.
         """
-        trained = select(state.params, self.optimizer.trainable)
-        shardings = select(self.shardings.params, self.optimizer.trainable)
+        trainable = self.fusion.joined(self.optimizer.trainable, any)
+        trained = select(state.params, trainable)
+        shardings = select(self.shardings.params, trainable)
 
         def part_loss(trained: Model, part: Batch, index: jax.Array) -> tuple[jax.Array, LossSums]:
             params = merge(trained, state.params)

@@ -27,6 +27,7 @@ from maxtext.models.decoder import (
     model_params,
     output_kernel,
 )
+from maxtext.models.fusion import fusion_from_config
 from maxtext.models.registry import architecture
 from maxtext.ops.paged_attention import Ragged
 from maxtext.parallel.layout import Layout, use_layout, use_layout_in_jit
@@ -188,4 +189,10 @@ def random_weights(fixed: Fixed) -> Model:
 def serving_weights(fixed: Fixed, stored: Model) -> Model:
     """Weights as a step wants them; `stored` are given up."""
     with use_layout(fixed.layout):
-        return serving_params(fixed.architecture, stored, fixed.layout, dtype=fixed.dtype)
+        return serving_params(
+            fixed.architecture,
+            stored,
+            fixed.layout,
+            dtype=fixed.dtype,
+            fusion=fusion_from_config(fixed.config.compute),
+        )
