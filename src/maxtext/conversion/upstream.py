@@ -46,7 +46,7 @@ class UpstreamWeights:
         if model.decoder_block not in _FAMILIES:
             raise ConversionError(
                 f"upstream checkpoints of decoder_block={model.decoder_block} are not read; those "
-                f"of {', '.join(_FAMILIES)} are"
+                f"of {', '.join(_FAMILIES)} are; convert the Hugging Face folder: from_hf"
             )
         self._folder = _items(folder)
         self._model = model

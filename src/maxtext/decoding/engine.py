@@ -61,6 +61,11 @@ class Engine:
     """Runs requests on a model; not to be used by two threads at once.
 
     The first step of each shape is compiled when it comes up, or by `warm_up`.
+
+    Attributes:
+        num_weight_bytes: Bytes of weights that a step reads whole: all but the embedding, where it
+            is no head.
+        stats: What it has done.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from hf_folder import LLAMA, random_tensors, write_folder
 from maxtext import convert
 from maxtext.checkpoint.pieces import WeightsReader
 from maxtext.config.huggingface import huggingface_source
+from maxtext.config.load import load
 from maxtext.config.schema import ModelConfig
 from maxtext.config.trained import read_model
 from maxtext.conversion.errors import ConversionError
@@ -106,6 +107,12 @@ def test_what_is_not_of_the_model_is_named(tmp_path: Path) -> None:
         "params/params/decoder/decoder_norm/scale is [35], it should be [36]",
     ):
         assert text in str(caught.value)
+
+
+def test_a_family_whose_layout_is_not_certain_is_refused(tmp_path: Path) -> None:
+    model = load(["model_name=gemma2-2b"], {}).config.model
+    with pytest.raises(ConversionError, match=r"decoder_block=gemma2 are not read; .*: from_hf"):
+        UpstreamWeights(tmp_path, model)
 
 
 def test_the_model_is_given_on_the_command_line(
