@@ -58,8 +58,133 @@ def checkpoint_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+# Attention data parallelism: the cases of the Neuron documentation in our keys, then two models on
+# three machines of eight devices, with their heads split by tensor alone and with four groups.
+_NEURON = {
+    "TP 8, DP 8, full": ("llama3.1-70b", 64, 1, 8, "sharded"),
+    "TP 8, DP 8, attention_dp 4": ("llama3.1-70b", 32, 2, 4, "sharded"),
+    "TP 2, DP 4, full": ("llama3.1-8b", 8, 1, 4, "sharded"),
+    "TP 8, DP 1": ("llama3.1-70b", 8, 1, 1, "auto"),
+}
+_MACHINES = ("v5e", "v5p", "h200")
+_WEIGHTS = {"tensor": (1, "auto"), "replicated": (4, "replicated"), "sharded": (4, "sharded")}
+
+
+def _plan_keys(model: str, tensor: int, data: int, groups: int, weights: str) -> tuple[str, ...]:
+    keys = ("max_target_length=8192", "max_num_seqs=64", "kv_cache_memory_fraction=0.9")
+    mesh = (f"ici_tensor_parallelism={tensor}", f"ici_data_parallelism={data}")
+    split = (f"ici_attn_dp_parallelism={groups}",)
+    shared = (f"attn_dp_weights={weights}",) if groups > 1 else ()
+    return (f"model_name={model}", *keys, *mesh, "ici_fsdp_parallelism=1", *split, *shared)
+
+
+def _plan(*argv: str):
+    from maxtext.config.load import load
+    from maxtext.planning.answer import make_plan
+
+    return make_plan(load(argv, {}, shapes_only=True).config)
+
+
+def plan_table() -> str:
+    """What serving does in each case, a line each."""
+    cases = {
+        f"{name}, v5p": (*_plan_keys(*case), "plan_device=v5p") for name, case in _NEURON.items()
+    }
+    for model in ("llama3.1-8b", "llama3.1-70b"):
+        for device in _MACHINES:
+            for name, (groups, weights) in _WEIGHTS.items():
+                keys = (*_plan_keys(model, 8, 1, groups, weights), f"plan_device={device}")
+                cases[f"{model} on 8 {device}, {name}"] = keys
+    rows = [_plan_row(name, _plan(*keys)) for name, keys in cases.items()]
+    widths = [
+        max(len(row[place]) for row in (_PLAN_COLUMNS, *rows)) for place in range(len(rows[0]))
+    ]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (_PLAN_COLUMNS, *rows)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_PLAN_COLUMNS = (
+    "sequences of 8192 tokens",
+    "mesh",
+    "variant",
+    "weights GiB",
+    "Q, O copies",
+    "q / attending / kv / cached heads",
+    "cache B a token",
+    "fit",
+    "decode KiB a layer",
+    "prefill KiB a layer",
+    "step ms",
+    "tokens/s",
+    "instead",
+)
+
+
+def _plan_row(name: str, plan) -> tuple[str, ...]:
+    serving = plan.serving
+    copies = next(group.copies for group in serving.weights if "query" in group.name)
+    heads = serving.heads
+    steps = [
+        f"{step.exchanges.bytes_per_layer / 2**10:.4g}" if step else "-"
+        for step in (serving.decode, serving.prefill)
+    ]
+    decode = serving.decode
+    times = ["-", "-"]
+    if decode is not None:
+        seconds = decode.seconds.step
+        times = [f"{seconds * 1e3:.4g}", f"{decode.tokens / seconds:.4g}"]
+    return (
+        name,
+        " x ".join(f"{axis} {size}" for axis, size in serving.mesh.items()),
+        plan.attention.variant,
+        f"{serving.weight_bytes / 2**30:.4g}",
+        f"{copies:g}",
+        f"{heads.projected} / {heads.attending} / {heads.kv} / {heads.cached}",
+        f"{serving.cache_bytes_per_token:g}",
+        f"{serving.fit.sequences}",
+        *steps,
+        *times,
+        "; ".join(plan.instead.get("serving", ())),
+    )
+
+
+def whole_plan() -> str:
+    """All that is said of one config."""
+    from maxtext.planning.table import table
+
+    return table(_plan(*_plan_keys("llama3.1-8b", 8, 1, 4, "sharded"), "plan_device=v5e"))
+
+
+def plan_picture(model: str, tensor: int, data: int, groups: int, weights: str) -> str:
+    """The devices of one case."""
+    from maxtext.planning.picture import draw
+
+    return draw(_plan(*_plan_keys(model, tensor, data, groups, weights), "plan_device=v5p"))
+
+
+_PICTURES = {
+    "neuron_tp8_dp8_full": _NEURON["TP 8, DP 8, full"],
+    "neuron_tp8_dp8_attention_dp4": _NEURON["TP 8, DP 8, attention_dp 4"],
+    "neuron_tp2_dp4_full": _NEURON["TP 2, DP 4, full"],
+    "neuron_tp8_dp1": _NEURON["TP 8, DP 1"],
+    **{
+        f"{model}_{name}": (model, 8, 1, *how)
+        for model in ("llama3.1-8b", "llama3.1-70b")
+        for name, how in _WEIGHTS.items()
+    },
+}
+
 TABLES: dict[str, Callable[[], str]] = {
     "checkpoint.txt": checkpoint_table,
+    "plan.txt": plan_table,
+    "plan_llama3.1-8b_v5e.txt": whole_plan,
+    **{
+        f"plan_{name}.svg": lambda case=case: plan_picture(*case)
+        for name, case in _PICTURES.items()
+    },
     **{f"sharding_{name}.txt": lambda name=name: sharding_table(name) for name in MODELS},
     f"sharding_{FUSED}_fused.txt": lambda: sharding_table(
         FUSED, "fused_qkv=true", "fused_mlp=true"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from maxtext import plan
 from maxtext.config.cli import run_main
 from maxtext.config.flat import flatten
 from maxtext.config.keys import keys
@@ -77,6 +78,8 @@ def call(program: str, *argv: str) -> int:
     if program == "maxtext.convert":
         leave_converted(*argv)
         return 0
+    if program == "maxtext.plan":
+        return plan.main(argv)
     decodes = program in ("maxtext.decode", "maxtext.serve", "maxtext.vllm_decode")
     assert decodes or program == "maxtext.train", program
 

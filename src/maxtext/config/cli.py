@@ -67,6 +67,7 @@ def run_main(
     *,
     program: str,
     model_from_checkpoint: bool = False,
+    shapes_only: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> int:
     """The exit code of a program that does `run` with the config of its command line.
@@ -78,6 +79,7 @@ def run_main(
         run: Imports what it needs itself, so that help and errors come without waiting for it.
         program: How messages call it, `maxtext.train`.
         model_from_checkpoint: As for `load`.
+        shapes_only: As for `load`.
     """
 
     def whole() -> None:
@@ -85,7 +87,12 @@ def run_main(
         if word is not None:
             _print(_USAGE.format(program=program) + help_text(word))
             return
-        loaded = load(argv, environ, model_from_checkpoint=model_from_checkpoint)
+        loaded = load(
+            argv,
+            environ,
+            model_from_checkpoint=model_from_checkpoint,
+            shapes_only=shapes_only,
+        )
         if loaded.config.run.print_config:
             _print(config_text(loaded))
             return

@@ -33,6 +33,7 @@ _ZERO_MEANS_NOTHING = {
     "num_pipeline_repeats": "-1 takes what pipeline_parallel_layers need",
     "pipeline_parallel_layers": "-1 takes all; ici_pipeline_parallelism=1 has no stages",
     "num_pipeline_microbatches": "-1 takes the fewest",
+    "plan_num_devices": "-1 takes the product of the degrees",
     "eval_steps": "-1 takes all of the data; eval_interval=-1 turns evaluation off",
     "serve_max_tokens": "-1 leaves it to max_target_length",
 }

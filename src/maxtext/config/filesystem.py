@@ -28,7 +28,7 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         training: False leaves out what only training reads or writes.
     """
     yield from _tokenizer(config.data)
-    yield from _checkpoints(config.checkpoint)
+    yield from checkpoint_clashes(config.checkpoint)
     if "jax_cache_dir" in user_keys:
         yield from _cache(config.run.jax_cache_dir)
     if not training:
@@ -65,7 +65,8 @@ def _tokenizer(data: DataConfig) -> Iterator[Clash]:
         yield Clash(keys, f"{file} cannot be read", "see its permissions")
 
 
-def _checkpoints(checkpoint: CheckpointConfig) -> Iterator[Clash]:
+def checkpoint_clashes(checkpoint: CheckpointConfig) -> Iterator[Clash]:
+    """What is to be loaded and is not there."""
     for key in ("load_parameters_path", "load_full_state_path"):
         path: str = getattr(checkpoint, key)
         weights_only = key == "load_parameters_path"

@@ -50,7 +50,11 @@ class Loaded:
 
 
 def load(
-    argv: Sequence[str], environ: Mapping[str, str], *, model_from_checkpoint: bool = False
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    model_from_checkpoint: bool = False,
+    shapes_only: bool = False,
 ) -> Loaded:
     """Reads `argv` (without the program's name) and the variables `M_KEY` of `environ`.
 
@@ -68,6 +72,8 @@ def load(
         model_from_checkpoint: For programs that use a trained model, that of
             `load_parameters_path` or of the run. Nothing that only training reads or writes is
             checked.
+        shapes_only: For programs that neither train nor have weights: there need be no files, and
+            no model but the one that the config describes.
 
     Raises:
         ConfigError: All that is wrong.
@@ -76,7 +82,7 @@ def load(
     files, user = _user_source(argv, environ)
     weak = user.over(base)
     model = _attempt(lambda: _model_file(weak.settings, files))
-    training = not model_from_checkpoint
+    training = not (model_from_checkpoint or shapes_only)
     if folder := _trained(weak.settings, training=training):
         user = user.over(model)
         model = _attempt(lambda: model_source(folder, training=training))
@@ -87,11 +93,11 @@ def load(
     complete = all(problem.key not in _WHOLE_FILES for problem in problems)
     if complete and weak.settings["override_model_config"].value is False:
         problems += _contradictions(user, model, training=training)
-    return _checked(merged, defaults, problems, training=training)
+    return _checked(merged, defaults, problems, training=training, files=not shapes_only)
 
 
 def _checked(
-    merged: Source, defaults: Source, problems: list[Problem], *, training: bool
+    merged: Source, defaults: Source, problems: list[Problem], *, training: bool, files: bool
 ) -> Loaded:
     config, refused = build(merged.settings)
     problems += refused
@@ -107,7 +113,11 @@ def _checked(
             *derive.clashes(config, user_keys, training=training),
             *derive_attention_dp.clashes(config, user_keys, training=training),
             *(outputs.clashes(config, user_keys) if training else ()),
-            *filesystem.clashes(config, user_keys, training=training),
+            *(
+                filesystem.clashes(config, user_keys, training=training)
+                if files
+                else filesystem.checkpoint_clashes(config.checkpoint)
+            ),
         ]
         problems += _clash_problems(clashes, merged.settings, problems)
     if problems:

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from pydantic import PositiveInt as Positive
 
 from maxtext.config.schema_pipeline import PipelineConfig
-from maxtext.config.schema_serving import DecodeConfig, ServeConfig, VllmConfig
+from maxtext.config.schema_serving import DecodeConfig, PlanConfig, ServeConfig, VllmConfig
 from maxtext.config.schema_training import (
     CheckpointConfig,
     DataConfig,
@@ -293,3 +293,4 @@ class Config(Section):
     decode: DecodeConfig
     vllm: VllmConfig
     serve: ServeConfig
+    plan: PlanConfig

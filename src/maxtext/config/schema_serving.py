@@ -1,8 +1,8 @@
-"""The keys of decoding and serving."""
+"""The keys of decoding, serving and planning."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from pydantic import PositiveInt as Positive
 
 from maxtext.config.section import Count, Fraction, Section, Seed, key
@@ -117,4 +117,28 @@ class ServeConfig(Section):
     )
     serve_warm_up: bool = key(
         "Compile all shapes of steps before the first request, rather than when they come up."
+    )
+
+
+class PlanConfig(Section):
+    """`maxtext.plan`: the devices that a config is planned for, which need not be there."""
+
+    plan_device: Literal[
+        "",
+        "v4",
+        "v5e",
+        "v5p",
+        "v6e",
+        "tpu7x",
+        "a100-40gb",
+        "a100-80gb",
+        "h100",
+        "h200",
+        "b200",
+    ] = key("Their kind: a TPU chip, half of one for `tpu7x`, or a GPU.")
+    plan_num_devices: Count = key(
+        "How many there are. -1: the product of the degrees of parallelism."
+    )
+    hbm_gib: NonNegativeFloat = key(
+        "Memory of one that weights, cache and all else may take, in GiB; 0: what its kind has."
     )

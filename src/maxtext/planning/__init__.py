@@ -1,0 +1,1 @@
+"""What a configuration will do, from shapes alone: nothing is compiled, no device is touched."""

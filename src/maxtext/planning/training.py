@@ -1,0 +1,230 @@
+"""What training will do on a mesh: memory, FLOPs, what devices send each other."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from maxtext.config.schema import Config, ModelConfig
+from maxtext.layers.attentions import HEADS, KV_HEADS
+from maxtext.metrics.flops import train_flops
+from maxtext.parallel.layout import Axes
+from maxtext.parallel.params import named_leaves, select
+from maxtext.parallel.stages import stages_from_config
+from maxtext.planning.devices import Device, planned_devices
+from maxtext.planning.exchanges import Exchanges, training_exchanges
+from maxtext.planning.roofline import Seconds, seconds
+from maxtext.planning.weights import WeightGroup, weight_groups
+from maxtext.training.setup import Setup, make_setup
+
+_RESIDUAL: Axes = ("activation_batch", "activation_norm_length", "activation_embed")
+_HIDDEN: Axes = ("activation_batch", "activation_length", "activation_mlp")
+_LOGITS: Axes = ("activation_batch", "activation_length", "activation_vocab")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes on a device.
+
+    Attributes:
+        weights: The weights.
+        optimizer: The optimizer's state, and the number of the step.
+        batch: The rows of a step, and its learning rate.
+        gradients: Of the weights that are trained, in float32.
+        activations: What the forward pass keeps of all layers for the backward pass.
+        logits: Of the head, in float32.
+        host: Of the activations, what lies in the host's memory instead.
+    """
+
+    weights: int
+    optimizer: int
+    batch: int
+    gradients: int
+    activations: int
+    logits: int
+    host: int
+
+    @property
+    def arguments(self) -> int:
+        """What the program of a step is given."""
+        return self.weights + self.optimizer + self.batch
+
+    @property
+    def total(self) -> int:
+        """All that is reckoned here; what one layer needs while it runs comes on top."""
+        return self.arguments + self.gradients + self.activations + self.logits
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingPlan:
+    """What training does.
+
+    Attributes:
+        mesh: The mesh axes that split anything, and their sizes.
+        dtype: Of activations.
+        weight_dtype: Of weights.
+        rows: Of the global batch.
+        length: Tokens of a row.
+        remat_policy: Which activations are kept.
+        weights: By group.
+        memory: On a device.
+        free_bytes: Of a device, less what `memory` reckons; negative where that does not fit.
+        flops: Of a step on a device, recomputation left out.
+        exchanges: What devices send each other.
+        seconds: How long a step takes at best; None where the device is not known.
+    """
+
+    mesh: Mapping[str, int]
+    dtype: str
+    weight_dtype: str
+    rows: int
+    length: int
+    remat_policy: str
+    weights: tuple[WeightGroup, ...]
+    memory: TrainingMemory
+    free_bytes: int
+    flops: float
+    exchanges: Exchanges
+    seconds: Seconds | None
+
+
+def plan_training(
+    config: Config, *, num_devices: int, hbm_bytes: int, device: Device | None
+) -> TrainingPlan:
+    """What training with `config` does.
+
+    Raises:
+        ValueError: The mesh does not fit the devices or the model.
+    """
+    backend = "gpu" if device is None else device.backend
+    setup = make_setup(config, planned_devices(num_devices), backend=backend)
+    rows, length = setup.batch_shape
+    compute, layout = setup.config.compute, setup.layout
+    memory = training_memory(setup)
+    flops = train_flops(
+        named_leaves(setup.specs), setup.architecture, attention=compute.attention, length=length
+    )
+    on_device = flops.per_token * rows * length / layout.mesh.size
+    exchanges = training_exchanges(setup, scatters=True)
+    return TrainingPlan(
+        mesh={name: size for name, size in layout.mesh.shape.items() if size > 1},
+        dtype=compute.dtype,
+        weight_dtype=compute.weight_dtype,
+        rows=rows,
+        length=length,
+        remat_policy=compute.remat_policy,
+        weights=weight_groups(setup.specs, layout),
+        memory=memory,
+        free_bytes=hbm_bytes - memory.total,
+        flops=on_device,
+        exchanges=exchanges,
+        # The state is read and written once.
+        seconds=seconds(
+            device, flops=on_device, hbm=2 * memory.arguments, sent=exchanges.bytes_sent
+        ),
+    )
+
+
+def training_memory(setup: Setup) -> TrainingMemory:
+    """The memory of a step."""
+    state = setup.abstract
+    trained: Any = select(state.params, setup.optimizer.trainable)
+    places = setup.train_step().update_shardings
+    gradients = sum(
+        math.prod(place.shard_shape(leaf.shape)) * 4
+        for leaf, place in zip(jax.tree.leaves(trained), jax.tree.leaves(places), strict=True)
+    )
+    activations, host = _activations(setup)
+    return TrainingMemory(
+        weights=_held(state.params),
+        optimizer=_held((state.opt_state, state.step)),
+        batch=_held(setup.abstract_batch(setup.batch_shape)) + _held(setup.abstract_rate()),
+        gradients=gradients,
+        activations=activations,
+        logits=_logits(setup),
+        host=host,
+    )
+
+
+def _held(tree: Any) -> int:
+    """Bytes of a tree of abstract arrays on a device."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _activations(setup: Setup) -> tuple[int, int]:
+    """Bytes that are kept of all layers on a device, and of those in the memory of the host."""
+    stages = stages_from_config(setup.config.compute)
+    model = setup.architecture
+    size = jnp.dtype(setup.config.compute.dtype).itemsize
+    named = _named_tensors(setup, size)
+    layer_input = _part(setup, _RESIDUAL, (model.config.emb_dim,)) * size
+    if not stages.remat:
+        return len(model.layers) * _everything(setup, size), 0
+    saved = layer_input + sum(named[name] for name in stages.saved)
+    host = sum(named[name] for name in stages.offloaded)
+    return len(model.layers) * saved, len(model.layers) * host
+
+
+def _named_tensors(setup: Setup, size: int) -> dict[str, int]:
+    """Bytes of each tensor that a remat policy can name, of one layer on a device."""
+    config = setup.architecture.config
+    heads = _part(setup, HEADS, (config.num_query_heads, config.head_dim))
+    kv = _part(setup, KV_HEADS, (config.num_kv_heads, config.head_dim)) * size
+    residual = _part(setup, _RESIDUAL, (config.emb_dim,)) * size
+    hidden = _part(setup, _HIDDEN, (config.mlp_dim,)) * size
+    return {
+        "query_proj": heads * size,
+        "key_proj": kv,
+        "value_proj": kv,
+        # With the normalizer of each query and head, in float32.
+        "attention_out": heads * size + heads // config.head_dim * 4,
+        "out_proj": residual,
+        "mlpwi_0": hidden,
+        "mlpwi_1": hidden if len(config.mlp_activations) == 2 else 0,
+        # Nothing in the backward pass reads it, but for a norm after it.
+        "mlpwo": residual if _norms_after(config) else 0,
+    }
+
+
+def _everything(setup: Setup, size: int) -> int:
+    """What one layer keeps on a device where nothing is computed again.
+
+    Its inputs and outputs, both norms' factors, projections before and after rotation, and what
+    the product of the two halves of the feed-forward layer is made of.
+    """
+    named = _named_tensors(setup, size)
+    residual, queries = named["out_proj"], named["query_proj"]
+    tokens = _part(setup, _RESIDUAL[:2], ())
+    return (
+        8 * residual
+        + 2 * queries
+        + named["attention_out"]
+        + named["key_proj"]
+        + named["value_proj"]
+        + 3 * (named["mlpwi_0"] + named["mlpwi_1"])
+        + 4 * 4 * tokens
+    )
+
+
+def _logits(setup: Setup) -> int:
+    """Of as many tiles of the vocabulary as there are at once."""
+    config = setup.architecture.config
+    tiles = setup.config.compute.num_vocab_tiling
+    return _part(setup, _LOGITS, (config.vocab_size,)) // tiles * 4
+
+
+def _part(setup: Setup, axes: Axes, dims: tuple[int, ...]) -> int:
+    """Numbers of an activation [rows, length, *dims] on a device, in one pass of a step."""
+    rows, length = setup.batch_shape
+    shape = (rows // setup.config.training.gradient_accumulation_steps, length, *dims)
+    return math.prod(setup.layout.sharding(axes, shape).shard_shape(shape))
+
+
+def _norms_after(config: ModelConfig) -> bool:
+    return config.decoder_block in ("gemma2", "gemma3")
