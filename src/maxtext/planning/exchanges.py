@@ -251,11 +251,8 @@ def _real(exchanges: Iterable[Exchange]) -> tuple[Exchange, ...]:
 def training_exchanges(setup: Setup, *, scatters: bool) -> Exchanges:
     """Those of a step of training.
 
-    Where rows are split (context, tensor_sequence), what passes between the parts of a row is
-    left out.
-
     Args:
-        setup: The run.
+        setup: The run; `unreckoned` says what is left out.
         scatters: Whether the compiler makes reduce-scatters of gradients whose weights are split,
             as that for TPUs and GPUs does; on a CPU they stay all-reduces.
     """
@@ -270,14 +267,16 @@ def training_exchanges(setup: Setup, *, scatters: bool) -> Exchanges:
     stages = stages_from_config(compute)
     kept = not stages.remat or "out_proj" in (*stages.saved, *stages.offloaded)
     weights = model.groups[0].params
+    # Kernels that read the residual stream: each gives it a gradient of its own.
+    kernels = [one.axes[1:] for one in named_leaves(weights).values() if one.axes[0] == "embed"]
+    reading = {"mlp": sum("mlp" in axes for axes in kernels)}
+    reading["heads"] = len(kernels) - reading["mlp"]
     layer = [
         *_gathers(weights, layout, dtype=dtype, times=2),
         _reduced("attention output", heads, layout, size, 1 if kept else 2),
         _reduced("feed-forward output", hidden, layout, size),
-        _reduced("gradients of attention's inputs", heads, layout, size, 3),
-        _reduced(
-            "gradients of the mlp's inputs", hidden, layout, size, len(model.config.mlp_activations)
-        ),
+        _reduced("gradients of attention's inputs", heads, layout, size, reading["heads"]),
+        _reduced("gradients of the mlp's inputs", hidden, layout, size, reading["mlp"]),
         *_gradients(weights, layout, dtype=dtype, scatters=scatters),
     ]
     specs = model_params(model)
@@ -292,6 +291,18 @@ def training_exchanges(setup: Setup, *, scatters: bool) -> Exchanges:
         *_gradients(outside | head, layout, dtype=dtype, scatters=scatters),
     ]
     return Exchanges(_real(layer), _real(rest), len(model.layers), passes)
+
+
+def unreckoned(layout: Layout) -> tuple[str, ...]:
+    """What training would do on this mesh that is in no number."""
+    missing = {
+        "stage": "what passes between stages, and the rows that wait in them",
+        "context": "what passes between the parts of a row",
+        "tensor_sequence": "what passes between the parts of a row",
+    }
+    return tuple(
+        f"{axis}: {what}" for axis, what in missing.items() if layout.mesh.shape.get(axis, 1) > 1
+    )
 
 
 def _gradients(specs: Any, layout: Layout, *, dtype: DType, scatters: bool) -> Iterator[Exchange]:

@@ -155,6 +155,7 @@ def _training(plan: Plan, training: TrainingPlan) -> Iterator[Part]:
         ("free", _bytes(training.free_bytes)),
         ("model FLOPs a device", f"{training.flops / 1e12:.4g} TFLOPs"),
         *_exchanges(training.exchanges),
+        *(("left out", text) for text in training.unreckoned),
     ]
     if memory.host:
         rows.insert(-1, ("activations in the host's memory", _bytes(memory.host)))

@@ -15,7 +15,7 @@ from maxtext.parallel.layout import Axes
 from maxtext.parallel.params import named_leaves, select
 from maxtext.parallel.stages import stages_from_config
 from maxtext.planning.devices import Device, planned_devices
-from maxtext.planning.exchanges import Exchanges, training_exchanges
+from maxtext.planning.exchanges import Exchanges, training_exchanges, unreckoned
 from maxtext.planning.roofline import Seconds, seconds
 from maxtext.planning.weights import WeightGroup, weight_groups
 from maxtext.training.setup import Setup, make_setup
@@ -74,6 +74,7 @@ class TrainingPlan:
         free_bytes: Of a device, less what `memory` reckons; negative where that does not fit.
         flops: Of a step on a device, recomputation left out.
         exchanges: What devices send each other.
+        unreckoned: What is left out of all this.
         seconds: How long a step takes at best; None where the device is not known.
     """
 
@@ -88,6 +89,7 @@ class TrainingPlan:
     free_bytes: int
     flops: float
     exchanges: Exchanges
+    unreckoned: tuple[str, ...]
     seconds: Seconds | None
 
 
@@ -121,6 +123,7 @@ def plan_training(
         free_bytes=hbm_bytes - memory.total,
         flops=on_device,
         exchanges=exchanges,
+        unreckoned=unreckoned(layout),
         # The state is read and written once.
         seconds=seconds(
             device, flops=on_device, hbm=2 * memory.arguments, sent=exchanges.bytes_sent
