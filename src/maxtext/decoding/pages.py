@@ -28,7 +28,6 @@ class Pages:
     """
 
     def __init__(self, count: int, *, shared: bool) -> None:
-        self.count = count
         self._shared = shared
         self._users = [0] * count
         self._keys: list[bytes | None] = [None] * count

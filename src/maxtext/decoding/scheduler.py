@@ -41,7 +41,7 @@ class Sequence:
         tokens: The prompt and all new ones.
         cached: Tokens whose keys and values are in the cache.
         pages: Where they are.
-        keys: Of its full pages.
+        keys: Of its full pages, as many as were asked for.
     """
 
     id: int
@@ -142,8 +142,7 @@ class Scheduler:
                 sequence.cached = row.end
                 if not self.limits.prefix_caching or sequence.cached // size == known:
                     continue
-                cached = sequence.tokens[: sequence.cached]
-                sequence.keys = page_keys(cached, size, sequence.keys[:known])
+                sequence.keys = page_keys(sequence.tokens, size, sequence.keys)
                 for page in range(known, sequence.cached // size):
                     self._pages[rank].name(sequence.pages[page], sequence.keys[page])
 
@@ -181,16 +180,18 @@ class Scheduler:
         """Starts the sequence that has waited longest, on the rank that has most room for it."""
         sequence = self._waiting[0]
         limits = self.limits
-        if limits.prefix_caching:
-            sequence.keys = page_keys(sequence.tokens, limits.page_size, sequence.keys)
-        # One token at least has to be computed: its logits are what is asked for.
-        keys = sequence.keys[: (len(sequence.tokens) - 1) // limits.page_size]
-        found = [pages.match(keys) for pages in self._pages]
         ranks = [
             rank
             for rank, running in enumerate(self._running)
             if len(running) < limits.max_num_seqs and budgets[rank] > 0
         ]
+        if not ranks:
+            return None
+        if limits.prefix_caching:
+            sequence.keys = page_keys(sequence.tokens, limits.page_size, sequence.keys)
+        # One token at least has to be computed: its logits are what is asked for.
+        keys = sequence.keys[: (len(sequence.tokens) - 1) // limits.page_size]
+        found = {rank: self._pages[rank].match(keys) for rank in ranks}
         for rank in sorted(ranks, key=lambda rank: (len(self._running[rank]), -len(found[rank]))):
             matched, pages = found[rank], self._pages[rank]
             cached = len(matched) * limits.page_size

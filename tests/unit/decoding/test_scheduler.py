@@ -1,3 +1,4 @@
+import hashlib
 import random
 
 from maxtext.decoding.pages import Pages, page_keys
@@ -56,6 +57,29 @@ def test_pages_are_shared_and_the_longest_unused_go_first() -> None:
     assert pages.match(keys) == mine[:2]
     pages.release(mine[:1])
     assert pages.num_free == 2
+
+
+def test_each_page_is_hashed_once_and_looked_up_where_there_is_a_place_for_it(monkeypatch) -> None:
+    hashed, matched = [], []
+    real_hash, real_match = hashlib.blake2b, Pages.match
+
+    def blake2b(*given, **named):
+        hashed.append(given)
+        return real_hash(*given, **named)
+
+    def match(pages, keys):
+        matched.append(keys)
+        return real_match(pages, keys)
+
+    monkeypatch.setattr(hashlib, "blake2b", blake2b)
+    monkeypatch.setattr(Pages, "match", match)
+    scheduler = Scheduler(limits(max_num_seqs=1))
+    scheduler.add(sequence(0, [1] * 20))
+    scheduler.add(sequence(1, [2] * 20))
+    for _ in range(6):
+        take_step(scheduler)
+    # 20 tokens of the prompt and 4 new ones; the other sequence waits.
+    assert (len(hashed), len(matched)) == (6, 1)
 
 
 def test_prompts_are_cut_and_single_tokens_go_first() -> None:
