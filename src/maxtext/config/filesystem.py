@@ -5,7 +5,7 @@
 
 import glob
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 from maxtext.config.errors import Clash
@@ -15,8 +15,15 @@ from maxtext.config.schema_training import CheckpointConfig, DataConfig
 from maxtext.config.trained import find_model, step_folder
 
 _LONGEST_NAME = 255
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-_SUFFIXES = (".jsonl", ".txt", ".parquet", ".arrayrecord", ".array_record")
+# What `grain_file_type` is for each; files that are compressed cannot be read from anywhere.
+SUFFIXES: Mapping[str, str] = {
+    ".jsonl": "jsonl",
+    ".txt": "txt",
+    ".parquet": "parquet",
+    ".arrayrecord": "arrayrecord",
+    ".array_record": "arrayrecord",
+}
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
 def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[Clash]:
@@ -176,12 +183,12 @@ def _no_match(pattern: str, found: list[str]) -> tuple[str, str]:
 
 def _suffix(key: str, files: list[str]) -> Iterator[Clash]:
     for name in files:
-        if name.endswith(_COMPRESSED):
+        if name.endswith(COMPRESSED):
             yield Clash((key,), f"{name} is compressed", "unpack it: records in it cannot be found")
             return
-        if not name.endswith(_SUFFIXES):
+        if not name.endswith(tuple(SUFFIXES)):
             message = f"the format of {name} is not known from its name"
-            hint = f"known are {', '.join(_SUFFIXES)}; grain_file_type says it for others"
+            hint = f"known are {', '.join(SUFFIXES)}; grain_file_type says it for others"
             yield Clash((key, "grain_file_type"), message, hint)
             return
 
@@ -205,22 +212,17 @@ def _output(config: Config) -> Iterator[Clash]:
             f"name a folder, or set {' and '.join(off.get(one, f'{one}=false') for one in writers)}"
         )
         yield Clash((key, *writers), "there is no folder to write to", hint)
-    elif "://" in directory:
-        yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
     else:
-        run = Path(os.path.expanduser(directory)) / config.run.run_name
+        run = os.path.join(directory, config.run.run_name)
         # A new name is made up where there is none: nothing lies in its folder.
-        folders = [run / name for name in writers.values()] if config.run.run_name else [run]
-        wrong = dict.fromkeys(one for folder in folders for one in _not_a_folder_to_be(folder))
-        for message in wrong:
-            yield Clash((key,), message, "name a folder that can be written")
+        named = writers.values() if config.run.run_name else ("",)
+        folders = [os.path.join(run, name) for name in named]
+        yield from dict.fromkeys(wrong for folder in folders for wrong in _folder(key, folder))
 
 
 def _cache(directory: str) -> Iterator[Clash]:
-    if not directory or "://" in directory:
-        return
-    for wrong in _not_a_folder_to_be(Path(os.path.expanduser(directory))):
-        yield Clash(("jax_cache_dir",), wrong, "name a folder that can be written; empty is none")
+    if directory and "://" not in directory:
+        yield from _folder("jax_cache_dir", directory)
 
 
 def _metrics_file(config: Config) -> Iterator[Clash]:
@@ -234,19 +236,21 @@ def _metrics_file(config: Config) -> Iterator[Clash]:
     elif os.path.exists(file) and not os.access(file, os.W_OK):
         yield Clash(("metrics_file",), "cannot be written", "see its permissions")
     else:
-        for wrong in _not_a_folder_to_be(file.parent):
-            yield Clash(("metrics_file",), wrong, "name a file in a folder that can be written")
+        yield from _folder("metrics_file", os.path.dirname(config.metrics.metrics_file))
 
 
 def _local_checkpoints(config: Config) -> Iterator[Clash]:
     key, directory = "local_checkpoint_directory", config.checkpoint.local_checkpoint_directory
-    if not directory:
-        return
-    if "://" in directory:
+    if directory:
+        yield from _folder(key, os.path.join(directory, config.run.run_name))
+
+
+def _folder(key: str, folder: str) -> Iterator[Clash]:
+    """What a key names must be, or become, a folder to write in."""
+    if "://" in folder:
         yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
         return
-    folder = Path(os.path.expanduser(directory)) / config.run.run_name
-    for wrong in _not_a_folder_to_be(folder):
+    for wrong in _not_a_folder_to_be(Path(os.path.expanduser(folder))):
         yield Clash((key,), wrong, "name a folder that can be written")
 
 

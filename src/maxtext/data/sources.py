@@ -6,26 +6,19 @@ import glob
 import hashlib
 import os
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from maxtext.config.filesystem import COMPRESSED, SUFFIXES
 from maxtext.data.arrayrecord import ArrayRecordFile
 from maxtext.data.jsonl import JsonlFile
 from maxtext.data.parquet import ParquetFile, RowGroupCache
 from maxtext.data.records import Document, Form, RecordFile, decode_utf8
 
 OPEN_FILES = 128
-SUFFIXES: Mapping[str, str] = {
-    ".jsonl": "jsonl",
-    ".txt": "txt",
-    ".parquet": "parquet",
-    ".arrayrecord": "arrayrecord",
-    ".array_record": "arrayrecord",
-}
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
 @dataclasses.dataclass(frozen=True)

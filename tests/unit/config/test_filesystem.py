@@ -36,6 +36,7 @@ PATHS = [
     ("base_output_directory=a.jsonl/deeper", "a.jsonl is not a folder"),
     ("base_output_directory=. run_name=a.jsonl", "a.jsonl is not a folder"),
     ("base_output_directory=gs://bucket", "must be a local folder"),
+    ("metrics_file=gs://bucket/run.jsonl", "must be a local folder"),
     ("base_output_directory=/proc/maxtext", "/proc cannot be written"),
     (f"run_name={'a' * 256}", "a name in it is too long"),
     ("load_parameters_path=~nobody/no-such-run", "does not exist"),
