@@ -63,13 +63,9 @@ _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 _EMBEDDING, _HEAD, _ROPE = "token_embd.weight", "output.weight", "rope_freqs.weight"
 _BLOCK_BYTES = 2**24
 # GGUF keeps the outcome of Llama 3's scaling, one factor a channel pair; these made all there are.
-_LLAMA3 = ({"factor": 8.0}, {"factor": 32.0})
-_LLAMA3_REST = {
-    "rope_type": "llama3",
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+_LLAMA3_FACTORS = (8.0, 32.0)
+_LLAMA3_BOUNDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_LENGTH = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,16 +246,18 @@ class GGUFModel:
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         plain = rope.inverse_frequencies(head_dim, config["rope_theta"])
         factors = GGUFTensor(self._file, self._infos[_ROPE], _as_it_is).read().ravel()
-        for one in _LLAMA3:
+        for factor in _LLAMA3_FACTORS:
             scaling = rope.Llama3Scaling(
-                factor=one["factor"],
-                low_freq_factor=1.0,
-                high_freq_factor=4.0,
-                original_length=8192,
+                factor=factor, original_length=_LLAMA3_LENGTH, **_LLAMA3_BOUNDS
             )
             want = plain / rope.Rope(head_dim, config["rope_theta"], scaling).frequencies()
             if want.shape == factors.shape and np.allclose(want, factors, rtol=1e-3):
-                return {**_LLAMA3_REST, **one}
+                return {
+                    "rope_type": "llama3",
+                    "factor": factor,
+                    "original_max_position_embeddings": _LLAMA3_LENGTH,
+                    **_LLAMA3_BOUNDS,
+                }
         raise ConversionError(f"{self._file}: {_ROPE} is of no scaling that is known")
 
 

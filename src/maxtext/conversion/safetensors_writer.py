@@ -37,27 +37,30 @@ class FolderWriter:
         self._folder = folder
         self._tensors = tensors
         self._shards = _shards(tensors, shard_bytes)
-        self._queue = collections.deque(self._ordered())
+        self._begun_by = {names[0]: file for file, names in self._shards.items()}
+        self._queue = collections.deque(tensors)
         self._stream: Any = None
-        self._name = ""
 
     def write(self, name: str, numbers: np.ndarray) -> None:
         """Writes the next tensor."""
-        file, first, expected = self._queue.popleft()
+        expected = self._queue.popleft()
         planned = self._tensors[name]
         assert expected == name, f"{name} in the place of {expected}"
         assert (numbers.shape, numbers.dtype) == (planned.shape, planned.dtype), name
-        if first is not None:
+        if name in self._begun_by:
             self.close()
+            file = self._begun_by[name]
             self._stream = (self._folder / file).open("wb")
-            self._stream.write(_header_bytes({one: self._tensors[one] for one in first}))
+            self._stream.write(
+                _header_bytes({one: self._tensors[one] for one in self._shards[file]})
+            )
         # Row by row in blocks: a tensor that lies otherwise in memory is not copied whole.
         for block in _blocks(numbers):
             self._stream.write(np.ascontiguousarray(block).view(np.uint8).data)
 
     def finish(self) -> None:
         """Writes the index, where there is more than one file."""
-        assert not self._queue, f"{self._queue[0][2]} was not written"
+        assert not self._queue, f"{self._queue[0]} was not written"
         self.close()
         if len(self._shards) == 1:
             return
@@ -71,12 +74,6 @@ class FolderWriter:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-    def _ordered(self) -> Iterator[tuple[str, list[str] | None, str]]:
-        """For each tensor its file, the names in a file that begins with it, and its name."""
-        for file, names in self._shards.items():
-            for place, name in enumerate(names):
-                yield file, None if place else names, name
 
 
 def _shards(tensors: Mapping[str, Leaf], shard_bytes: int) -> dict[str, list[str]]:
