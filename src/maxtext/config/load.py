@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from maxtext.config import architecture, derive, derive_attention_dp, filesystem, outputs
@@ -110,8 +110,7 @@ def _checked(
         user_keys = {name for name, one in merged.settings.items() if one.origin.by_user}
         clashes = [
             *architecture.clashes(config, user_keys),
-            *derive.clashes(config, user_keys, training=training),
-            *derive_attention_dp.clashes(config, user_keys, training=training),
+            *_derived(config, user_keys, training=training, either=not files),
             *(outputs.clashes(config, user_keys) if training else ()),
             *(
                 filesystem.clashes(config, user_keys, training=training)
@@ -123,6 +122,17 @@ def _checked(
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return Loaded(config, types.MappingProxyType(_origins(merged.settings)))
+
+
+def _derived(config: Config, user_keys: Set[str], *, training: bool, either: bool) -> list[Clash]:
+    """What is wrong for training or else for serving; with `either` it may be right for one."""
+    found = [
+        *derive.clashes(config, user_keys, training=training),
+        *derive_attention_dp.clashes(config, user_keys, training=training),
+    ]
+    if either and not _derived(config, user_keys, training=not training, either=False):
+        return []
+    return found
 
 
 def _user_source(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from maxtext.models.decoder import Architecture, model_params
+from maxtext.models.fusion import Fusion
 from maxtext.parallel.layout import Layout, MeshAxes
 from maxtext.parallel.params import Param, named_leaves
 from maxtext.parallel.serving import ATTN_DP
@@ -76,20 +77,28 @@ class Exchanges:
 
 
 def serving_exchanges(
-    model: Architecture, layout: Layout, *, tokens: int, sequences: int, dtype: DType
+    model: Architecture,
+    layout: Layout,
+    *,
+    fusion: Fusion,
+    tokens: int,
+    sequences: int,
+    dtype: DType,
 ) -> Exchanges:
     """Those of a step of the engine, as the compiler makes them of the layout.
 
     Args:
         model: Its weights of the type that they are held in.
         layout: With the rules of serving.
+        fusion: Which of its weights lie together.
         tokens: Of all ranks, padding included.
         sequences: Of all ranks.
         dtype: Type of activations.
     """
     # Devices that split requests alone have nothing to do with each other.
     data = layout.ways("activation_length")
-    own = _Tokens(tokens // data, sequences // data, tokens, jnp.dtype(dtype))
+    layer = fusion.specs(model.groups[0].params)
+    own = _Served(layer, tokens // data, sequences // data, tokens, jnp.dtype(dtype))
     many = layout.mesh.shape.get(ATTN_DP, 1) > 1
     made = _attention_dp(model, layout, own) if many else _tensor(model, layout, own)
     vocab, ways = layout.mesh_axes("activation_vocab"), layout.ways("activation_vocab")
@@ -100,20 +109,21 @@ def serving_exchanges(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tokens:
-    """Of a step: those of the devices that exchange anything but weights, and of all."""
+class _Served:
+    """A layer's weights, and the tokens of the devices that exchange more than weights."""
 
+    layer: Any
     tokens: int
     sequences: int
     in_all: int
     dtype: Any
 
 
-def _tensor(model: Architecture, layout: Layout, own: _Tokens) -> Exchanges:
+def _tensor(model: Architecture, layout: Layout, own: _Served) -> Exchanges:
     """Heads, feed-forward and vocabulary are split, the residual stream is not."""
     size = own.tokens * model.config.emb_dim * own.dtype.itemsize
     layer = [
-        *_gathers(model.groups[0].params, layout, dtype=own.dtype),
+        *_gathers(own.layer, layout, dtype=own.dtype),
         _reduced("attention output", layout.mesh_axes("activation_heads"), layout, size),
         _reduced("feed-forward output", layout.mesh_axes("activation_mlp"), layout, size),
     ]
@@ -125,7 +135,7 @@ def _tensor(model: Architecture, layout: Layout, own: _Tokens) -> Exchanges:
     return Exchanges(_real(layer), _real(rest), len(model.layers))
 
 
-def _attention_dp(model: Architecture, layout: Layout, own: _Tokens) -> Exchanges:
+def _attention_dp(model: Architecture, layout: Layout, own: _Served) -> Exchanges:
     """The residual stream is split by its width over all devices of a supergroup.
 
     So a norm sums over them; attention gathers tokens of whole width, all of them or those of its
@@ -136,7 +146,7 @@ def _attention_dp(model: Architecture, layout: Layout, own: _Tokens) -> Exchange
     whole = own.tokens * config.emb_dim * numbers
     norm = Exchange("norm", "all-reduce", every, ways, own.tokens * 4)
     gathered = functools.partial(Exchange, kind="all-gather", axes=every, ways=ways)
-    norms = sum("norm" in name.split("/")[-2] for name in named_leaves(model.groups[0].params))
+    norms = sum("norm" in name.split("/")[-2] for name in named_leaves(own.layer))
     qk_norms = 2 if config.use_qk_norm else 0
     layer = [
         dataclasses.replace(norm, times=norms - qk_norms),
@@ -156,7 +166,7 @@ def _attention_dp(model: Architecture, layout: Layout, own: _Tokens) -> Exchange
     return Exchanges(_real(layer), _real(rest), len(model.layers))
 
 
-def _around_attention(model: Architecture, layout: Layout, own: _Tokens) -> list[Exchange]:
+def _around_attention(model: Architecture, layout: Layout, own: _Served) -> list[Exchange]:
     """What brings tokens to the heads and back."""
     config, numbers = model.config, own.dtype.itemsize
     every, ways = layout.mesh_axes("activation_embed"), layout.ways("activation_embed")
@@ -266,7 +276,7 @@ def training_exchanges(setup: Setup, *, scatters: bool) -> Exchanges:
     heads, hidden = layout.mesh_axes("activation_heads"), layout.mesh_axes("activation_mlp")
     stages = stages_from_config(compute)
     kept = not stages.remat or "out_proj" in (*stages.saved, *stages.offloaded)
-    weights = model.groups[0].params
+    weights = setup.fusion.specs(model.groups[0].params)
     # Kernels that read the residual stream: each gives it a gradient of its own.
     kernels = [one.axes[1:] for one in named_leaves(weights).values() if one.axes[0] == "embed"]
     reading = {"mlp": sum("mlp" in axes for axes in kernels)}
@@ -296,7 +306,7 @@ def training_exchanges(setup: Setup, *, scatters: bool) -> Exchanges:
 def unreckoned(layout: Layout) -> tuple[str, ...]:
     """What training would do on this mesh that is in no number."""
     missing = {
-        "stage": "what passes between stages, and the rows that wait in them",
+        "stage": "pipelines; activations and collectives are as if stages split rows",
         "context": "what passes between the parts of a row",
         "tensor_sequence": "what passes between the parts of a row",
     }

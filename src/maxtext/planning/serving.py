@@ -11,6 +11,7 @@ from maxtext.decoding.step import StepShape
 from maxtext.layers.paged import cached_heads
 from maxtext.models.backend import resolve
 from maxtext.models.decoder import Architecture, model_params
+from maxtext.models.fusion import Fusion, fusion_from_config
 from maxtext.models.registry import architecture
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.params import named_leaves
@@ -123,6 +124,7 @@ class _Engine:
     """What the numbers of a step are derived from; `page_bytes` are a device's."""
 
     model: Architecture
+    fusion: Fusion
     layout: Layout
     limits: Limits
     weights: tuple[WeightGroup, ...]
@@ -140,6 +142,8 @@ def plan_serving(
         ValueError: The mesh does not fit the devices or the model.
     """
     layout = serving_layout(config.mesh, config.model, planned_devices(num_devices))
+    if layout.mesh.shape.get("stage", 1) > 1:
+        raise ValueError("stages are for training: tokens are sampled one by one")
     compute = resolve(
         config.compute.model_copy(update={"attention": "dot_product"}),
         config.model,
@@ -150,7 +154,8 @@ def plan_serving(
     dtype = compute.dtype if decode.decode_dtype == "auto" else decode.decode_dtype
     cache_dtype = dtype if decode.kv_cache_dtype == "auto" else decode.kv_cache_dtype
     model = architecture(config.model, weight_dtype=dtype)
-    weights = weight_groups(model_params(model), layout)
+    fusion = fusion_from_config(compute)
+    weights = weight_groups(fusion.specs(model_params(model)), layout)
     page = Limits(
         num_ranks=layout.ways("pages"),
         max_num_seqs=1,
@@ -173,7 +178,7 @@ def plan_serving(
             cache_dtype=cache_dtype,
             free_bytes=fit.free_bytes * ways,
         )
-        engine = _Engine(model, layout, limits, weights, dtype, page_bytes, device)
+        engine = _Engine(model, fusion, layout, limits, weights, dtype, page_bytes, device)
         steps = [_decode(engine), _prefill(engine)]
     return ServingPlan(
         mesh={name: size for name, size in layout.mesh.shape.items() if size > 1},
@@ -236,7 +241,12 @@ def _step(engine: _Engine, shape: StepShape, *, running: int, length: float) -> 
     model, layout = engine.model, engine.layout
     tokens, sequences = shape.tokens * shape.ranks, shape.sequences * shape.ranks
     exchanges = serving_exchanges(
-        model, layout, tokens=tokens, sequences=sequences, dtype=engine.dtype
+        model,
+        layout,
+        fusion=engine.fusion,
+        tokens=tokens,
+        sequences=sequences,
+        dtype=engine.dtype,
     )
     tied = model.config.logits_via_embedding
     read = sum(w.bytes_per_device for w in engine.weights if tied or w.name != "embedding")
@@ -272,7 +282,7 @@ def _flops(engine: _Engine, shape: StepShape, *, seen: float) -> float:
     if model.config.logits_via_embedding:
         at_work["token_embedder"] = at_work["logits_dense"]
     total = 0.0
-    for name, spec in named_leaves(model_params(model)).items():
+    for name, spec in named_leaves(engine.fusion.specs(model_params(model))).items():
         part = next((one for one in at_work if one in name.split("/")), None)
         if part is not None and spec.num_in:
             total += 2 * at_work[part] * applied(spec, layout)

@@ -118,7 +118,7 @@ def plan_training(
         rows=rows,
         length=length,
         remat_policy=compute.remat_policy,
-        weights=weight_groups(setup.specs, layout),
+        weights=weight_groups(setup.fusion.specs(setup.specs), layout),
         memory=memory,
         free_bytes=hbm_bytes - memory.total,
         flops=on_device,
@@ -134,7 +134,7 @@ def plan_training(
 def training_memory(setup: Setup) -> TrainingMemory:
     """The memory of a step."""
     state = setup.abstract
-    trained: Any = select(state.params, setup.optimizer.trainable)
+    trained: Any = select(setup.stored.params, setup.optimizer.trainable)
     places = setup.train_step().update_shardings
     gradients = sum(
         math.prod(place.shard_shape(leaf.shape)) * 4

@@ -98,6 +98,25 @@ def test_training_that_does_not_fit_is_told_what_would(capsys) -> None:
     assert fits["training"]["free_bytes"] >= 0
 
 
+def test_what_training_alone_can_do_is_planned(capsys) -> None:
+    keys = ("model_name=llama3.1-8b", "ici_pipeline_parallelism=2", "plan_num_devices=8")
+    plan = json.loads(said(capsys, *keys, "plan_device=v5p", "--json"))
+    assert plan["serving"] is None
+    assert "stages are for training" in plan["problems"]["serving"]
+    assert [text.split(":")[0] for text in plan["training"]["unreckoned"]] == ["stage"]
+
+
+def test_what_is_fused_weighs_the_same(capsys) -> None:
+    keys = (*LLAMA, "plan_device=v5p", "--json")
+    apart = json.loads(said(capsys, *keys))
+    fused = json.loads(said(capsys, *keys, "fused_qkv=true", "fused_mlp=true"))
+    for part in ("serving", "training"):
+        sizes = [sum(w["num_bytes"] for w in one[part]["weights"]) for one in (apart, fused)]
+        assert sizes[0] == sizes[1]
+    assert fused["training"]["memory"] == apart["training"]["memory"]
+    assert fused["serving"]["decode"]["flops"] == apart["serving"]["decode"]["flops"]
+
+
 def test_two_files_stand_beside_each_other(capsys, tmp_path: Path) -> None:
     for name, groups in (("a", 1), ("b", 4)):
         text = "model_name: llama3.1-8b\nici_tensor_parallelism: 8\nici_fsdp_parallelism: 1\n"
