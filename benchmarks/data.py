@@ -174,7 +174,7 @@ def measure_run(model: str, steps: int, keys: dict[str, Any]) -> dict[str, objec
         settings += [f"base_output_directory={folder}", f"metrics_file={folder}/metrics.jsonl"]
         settings += [f"steps={steps}", "enable_checkpointing=false", "enable_tensorboard=false"]
         command = [sys.executable, "-m", "maxtext.train", *settings]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=os.environ)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         lines = Path(folder, "metrics.jsonl").read_text().splitlines()[1:]
     records = [json.loads(line) for line in lines]
     waited = sum(one["perf/input_wait_seconds"] for one in records)

@@ -12,7 +12,6 @@ compilation cache.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from environment import cpu_environ
 from train_step import MODELS as TRAINED
 
 MODELS = {
@@ -153,12 +153,9 @@ def measure_start(model: str) -> dict[str, object]:
 
 def measure_apart(model: str, counts: list[int], new: int) -> None:
     """`measure` in a process of its own."""
-    environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-        environ.pop(name, None)
     command = [sys.executable, str(Path(__file__)), "--here", "--models", model]
     command += ["--requests", *map(str, counts), "--new", str(new)]
-    subprocess.run(command, env=environ, check=True)
+    subprocess.run(command, env=cpu_environ(), check=True)
 
 
 def main() -> None:

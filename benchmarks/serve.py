@@ -12,7 +12,6 @@ the time to the end.
 import argparse
 import asyncio
 import json
-import os
 import re
 import signal
 import statistics
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import openai
+from environment import cpu_environ
 from train_step import MODELS
 
 EVERY = 3
@@ -49,9 +49,7 @@ class Found:
 @contextmanager
 def server(model: str, argv: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server of random weights, ready, and its address; SIGTERM ends it with exit code 0."""
-    environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-        environ.pop(name, None)
+    environ = cpu_environ()
     with tempfile.TemporaryDirectory() as folder:
         keys = [f"base_output_directory={folder}", f"run_name={MODEL}", "log_config=false"]
         sizes = " ".join(MODELS[model]).split()

@@ -11,7 +11,6 @@ compilation cache.
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -20,6 +19,8 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from environment import cpu_environ
 
 COMMON = ["dataset_type=synthetic", "dtype=float32", "remat_policy=none", "log_config=false"]
 MODELS = {
@@ -167,10 +168,7 @@ def measure_apart(
     model: str, devices: int, steps: int, changes: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     """`measure` in a process of its own with that many virtual CPU devices."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environ = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-        environ.pop(name, None)
+    environ = cpu_environ(devices=devices)
     here = [model, str(devices), str(steps), json.dumps(changes or {})]
     command = [sys.executable, str(Path(__file__)), "--here", *here]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)

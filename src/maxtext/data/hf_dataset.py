@@ -4,12 +4,13 @@ import hashlib
 import logging
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from maxtext.config.schema_training import DataConfig
 from maxtext.data.batch import Shard
+from maxtext.data.opening import Purpose
 from maxtext.data.records import Document, Form, require_columns
-from maxtext.data.stream import Stream
+from maxtext.data.stream import Stream, reason
 
 _logger = logging.getLogger(__name__)
 
@@ -45,9 +46,7 @@ class DatasetSource:
         return f"{len(self)} rows of {self.num_bytes} bytes (digest {self.digest})"
 
 
-def open_dataset(
-    config: DataConfig, purpose: Literal["train", "eval"], form: Form
-) -> DatasetSource:
+def open_dataset(config: DataConfig, purpose: Purpose, form: Form) -> DatasetSource:
     """The split of `hf_path` to train on, or to evaluate on; reads its first and last row.
 
     What is not yet in the cache of datasets is read, or downloaded, into it first.
@@ -68,7 +67,7 @@ def open_dataset(
     return source
 
 
-def open_stream(config: DataConfig, purpose: Literal["train", "eval"], form: Form) -> Stream:
+def open_stream(config: DataConfig, purpose: Purpose, form: Form) -> Stream:
     """The same, read as it is needed, without the cache; reads its first row. Raises likewise."""
     dataset = _load(config, purpose, streaming=True)
     name = f"{_name(config)}:row 1"
@@ -76,7 +75,7 @@ def open_stream(config: DataConfig, purpose: Literal["train", "eval"], form: For
     try:
         first = next(iter(dataset), None)
     except Exception as error:  # files, arrow and the network each raise their own
-        raise ValueError(f"{name} cannot be read: {_text(error)}") from error
+        raise ValueError(f"{name} cannot be read: {reason(error)}") from error
     if first is None:
         raise ValueError(f"{name}: the split has no rows")
     form.document(first, lambda: name)
@@ -89,8 +88,7 @@ def open_stream(config: DataConfig, purpose: Literal["train", "eval"], form: For
             dataset, rank=shard.process_index, world_size=shard.process_count
         )
 
-    files = config.hf_train_files if purpose == "train" else config.hf_eval_files
-    parts = (config.hf_name, config.hf_data_dir, files, _split(config, purpose))
+    parts = (config.hf_name, config.hf_data_dir, _files(config, purpose), _split(config, purpose))
     return Stream(rows, form, " ".join(filter(None, (_name(config), *parts))))
 
 
@@ -98,18 +96,15 @@ def _name(config: DataConfig) -> str:
     return f"hf_path={config.hf_path}"
 
 
-def _text(error: Exception) -> str:
-    cause = error.__cause__ or error
-    if isinstance(cause, StopIteration):
-        return "it has no rows"
-    return " ".join(str(cause).split()) or type(cause).__name__
-
-
-def _split(config: DataConfig, purpose: Literal["train", "eval"]) -> str:
+def _split(config: DataConfig, purpose: Purpose) -> str:
     return config.train_split if purpose == "train" else config.hf_eval_split or "validation"
 
 
-def _load(config: DataConfig, purpose: Literal["train", "eval"], *, streaming: bool) -> Any:
+def _files(config: DataConfig, purpose: Purpose) -> str:
+    return config.hf_train_files if purpose == "train" else config.hf_eval_files
+
+
+def _load(config: DataConfig, purpose: Purpose, *, streaming: bool) -> Any:
     """The split, as a `Dataset` or an `IterableDataset`."""
     try:
         import datasets
@@ -120,13 +115,12 @@ def _load(config: DataConfig, purpose: Literal["train", "eval"], *, streaming: b
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     split = _split(config, purpose)
-    files = config.hf_train_files if purpose == "train" else config.hf_eval_files
     path = os.path.expanduser(config.hf_path)
     try:
         if (Path(path) / "dataset_dict.json").is_file() or (Path(path) / "state.json").is_file():
             saved = _saved(datasets, path, split)
             return saved.to_iterable_dataset() if streaming else saved
-        patterns = [one.strip() for one in files.split(",") if one.strip()]
+        patterns = [one.strip() for one in _files(config, purpose).split(",") if one.strip()]
         return datasets.load_dataset(
             path if os.path.exists(path) else config.hf_path,
             config.hf_name or None,
@@ -137,7 +131,7 @@ def _load(config: DataConfig, purpose: Literal["train", "eval"], *, streaming: b
         )
     except Exception as error:  # files, arrow and the network each raise their own
         raise ValueError(
-            f"{_name(config)} (split {split!r}) cannot be read: {_text(error)}"
+            f"{_name(config)} (split {split!r}) cannot be read: {reason(error)}"
         ) from error
 
 

@@ -37,6 +37,14 @@ class _Window:
     rows: State | None = None
 
 
+def reason(error: Exception) -> str:
+    """Why rows cannot be read, in one line."""
+    cause = error.__cause__ or error
+    if isinstance(cause, StopIteration):
+        return "it has no rows"
+    return " ".join(str(cause).split()) or type(cause).__name__
+
+
 class StreamReading:
     """The documents of one process, as `Reading` for sources that are read at random.
 
@@ -126,8 +134,7 @@ class StreamReading:
             try:
                 record = next(records, None)
             except Exception as error:  # files, arrow and the network each raise their own
-                text = " ".join(str(error.__cause__ or error).split())
-                raise ValueError(f"{where()} cannot be read: {text}") from error
+                raise ValueError(f"{where()} cannot be read: {reason(error)}") from error
             if record is None:
                 break
             window.append(self._stream.form.document(record, where))
