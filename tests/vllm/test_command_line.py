@@ -1,10 +1,12 @@
 """`maxtext.vllm_decode` on the command line prints what `maxtext.decode` prints."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from maxtext import decode, vllm_decode
+from maxtext import decode
 from vllm_checkpoints import write_checkpoint
 
 DEGREE = '{"sharding": {"sharding_strategy": {"attn_dp_size": 2}}}'
@@ -17,43 +19,49 @@ def checkpoint(tmp_path_factory) -> str:
     return str(folder)
 
 
+def vllm_decode(*argv: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: vLLM logs to the stderr that it finds when it is imported."""
+    command = [sys.executable, "-m", "maxtext.vllm_decode", *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
 def test_the_same_is_printed_for_files_of_prompts(checkpoint, tmp_path, capfd) -> None:
-    prompts = tmp_path / "prompts.jsonl"
+    file = tmp_path / "prompts.jsonl"
     lines = [{"prompt": "to be or", "max_new_tokens": 9}, {"prompt": "", "max_new_tokens": 3}]
-    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    argv = [f"load_parameters_path={checkpoint}", f"prompts_file={prompts}", "jax_cache_dir="]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    argv = [f"load_parameters_path={checkpoint}", f"prompts_file={file}", "jax_cache_dir="]
     assert decode.main(argv) == 0
     want = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    # A text that comes in the first answer ends the next one.
+    # A text that comes in the first answer ends the next one, and a token all of them.
     lines.append({"prompt": "to be or", "max_new_tokens": 9, "stop": want[0]["text"][2:4]})
-    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     argv += ["decode_logprobs=1", "decode_eos_ids=" + str(want[1]["tokens"][-1])]
     assert decode.main(argv) == 0
     want = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert vllm_decode.main(argv) == 0
-    out, err = capfd.readouterr()
-    found = [json.loads(line) for line in out.splitlines()]
+    done = vllm_decode(*argv)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
     for one in (*want, *found):
-        del one["logprobs"]
+        assert len(one.pop("logprobs")) == len(one["tokens"])
     assert found == want
     assert {one["finish_reason"] for one in found} >= {"eos", "stop"}
-    assert "tokens/s" in err
+    assert "tokens/s" in done.stderr
 
 
 def test_keys_as_upstream_writes_them_and_eight_devices_print_the_same(checkpoint, capfd) -> None:
-    prompt = "Suggest some famous"
-    asked = ["--load_parameters_path", checkpoint, "--prompt", prompt, "--max_new_tokens", "8"]
+    asked = ["--load_parameters_path", checkpoint, "--max_new_tokens", "8"]
+    asked += ["--prompt", "Suggest some famous"]
     assert decode.main(asked) == 0
     want = capfd.readouterr().out
     asked += ["--ici_tensor_parallelism", "8", "--gpu_memory_utilization", "0.5"]
-    assert vllm_decode.main([*asked, "--enable_dp_attention", "true"]) == 0
-    assert capfd.readouterr().out == want
+    done = vllm_decode(*asked, "--enable_dp_attention", "true")
+    assert (done.returncode, done.stdout) == (0, want), done.stderr
 
 
-def test_a_degree_that_vllm_was_told_otherwise_ends_the_run(checkpoint, capfd) -> None:
+def test_a_degree_that_vllm_was_told_otherwise_ends_the_run(checkpoint) -> None:
     argv = [f"load_parameters_path={checkpoint}", "prompt=x", "ici_tensor_parallelism=8"]
-    argv += ["enable_dp_attention=true", f"vllm_additional_config={DEGREE}"]
-    assert vllm_decode.main(argv) == 2
-    err = capfd.readouterr().err
-    assert "asks for a mesh of data 1 x attn_dp 4 x expert 1 x model 2" in err
-    assert "vLLM made one of data 1 x attn_dp 2 x attn_dp_expert 1 x expert 1 x model 4" in err
+    done = vllm_decode(*argv, "enable_dp_attention=true", f"vllm_additional_config={DEGREE}")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "asks for a mesh of data 1 x attn_dp 4 x expert 1 x model 2" in done.stderr
+    made = "vLLM made one of data 1 x attn_dp 2 x attn_dp_expert 1 x expert 1 x model 4"
+    assert made in done.stderr
