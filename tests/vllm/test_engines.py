@@ -4,24 +4,28 @@ import dataclasses
 from collections.abc import Generator, Sequence
 
 import jax
+import numpy as np
 import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from maxtext.config.load import load
 from maxtext.decoding.engine import Engine
-from maxtext.decoding.load import Served
+from maxtext.decoding.load import Served, make_engine
 from maxtext.decoding.requests import Event, Request, Sampling
 from maxtext.integrations.vllm.engine import VllmEngine
 from maxtext.integrations.vllm.load import load_vllm_engine
 from maxtext.integrations.vllm.tokenizer import with_tokenizer
+from maxtext.parallel.params import shardings
 from tiny import GEMMA2, GEMMA3, LENGTH, QWEN3
 from tiny_engine import (
     forward_logits,
     prompts,
     run,
     tiny_engine,
+    tiny_served,
     tokens_of,
+    weights,
 )
 from vllm_checkpoints import write_checkpoint
 
@@ -76,13 +80,17 @@ def pair(request, tmp_path_factory) -> Generator[Pair]:
     folder = tmp_path_factory.mktemp("run")
     model = [text for text in cell.argv if text.split("=")[0] not in MESH]
     write_checkpoint(folder / "checkpoint", *model)
-    argv = [f"load_parameters_path={folder / 'checkpoint'}", *LIMITS, *cell.argv]
-    argv += [f"decode_dtype={cell.dtype}", "matmul_precision=highest", "jax_cache_dir="]
-    config, tokenizer = with_tokenizer(load(argv, {}, model_from_checkpoint=True).config)
-    theirs = load_vllm_engine(config, tokenizer, argv)
+    path = f"load_parameters_path={folder / 'checkpoint'}"
+    theirs = load_theirs(path, *cell.argv, f"decode_dtype={cell.dtype}")
     ours, served = tiny_engine(*model, *LIMITS, f"decode_dtype={cell.dtype}")
     yield Pair(cell, served, ours, theirs)
     theirs.close()
+
+
+def load_theirs(*argv: str) -> VllmEngine:
+    argv = (*LIMITS, *argv, "matmul_precision=highest", "jax_cache_dir=")
+    config, tokenizer = with_tokenizer(load(argv, {}, model_from_checkpoint=True).config)
+    return load_vllm_engine(config, tokenizer, argv)
 
 
 def requests(lengths: Sequence[int], *, seed: int = 0) -> list[Request]:
@@ -171,3 +179,26 @@ def test_log_probabilities_do_not_change_tokens(pair) -> None:
     assert list(map(tokens_of, run(pair.theirs, plain))) == list(
         map(tokens_of, run(pair.theirs, asked))
     )
+
+
+def test_newer_weights_of_a_run_are_taken_without_a_new_engine(tmp_path) -> None:
+    write_checkpoint(tmp_path / "run")
+    argv = [*DP, "ici_tensor_parallelism=8"]
+    theirs = load_theirs(f"load_parameters_path={tmp_path / 'run'}", *argv)
+    asked = requests([3, 21], seed=6)
+    first = list(map(tokens_of, run(theirs, asked)))
+    served = tiny_served(*LIMITS)
+    newer = jax.tree.map(lambda leaf: np.flip(leaf, -1), weights(served))
+    write_checkpoint(tmp_path / "run", step=7, params=newer)
+    waiting = theirs.add(asked[0])
+    with pytest.raises(ValueError, match="1 requests run"):
+        theirs.load_newest_weights()
+    theirs.cancel(waiting)
+    theirs.load_newest_weights()
+    compiled = theirs.stats.compile_seconds
+    again = list(map(tokens_of, run(theirs, asked)))
+    assert theirs.stats.compile_seconds == compiled
+    placed = jax.device_put(newer, shardings(served.specs, served.layout))
+    want = list(map(tokens_of, run(make_engine(served, placed), asked)))
+    assert again == want != first
+    theirs.close()

@@ -115,6 +115,17 @@ class VllmEngine:
             for number in left:
                 self.cancel(number)
 
+    def load_newest_weights(self) -> None:
+        """Goes on with the weights that are stored now where the old ones came from.
+
+        Raises:
+            ValueError: Requests run, of which some tokens would be the old weights'.
+        """
+        if self._live:
+            raise ValueError(f"{len(self._live)} requests run; new weights wait for their end")
+        self.engine.collective_rpc("load_newest_weights")
+        self.engine.reset_prefix_cache()
+
     def close(self) -> None:
         """Ends vLLM's engine and the processes that it may have started."""
         jax.monitoring.unregister_event_duration_listener(self._compiled)

@@ -20,6 +20,7 @@ from maxtext.integrations.vllm.layout import data_degree
 from maxtext.integrations.vllm.model import ARGUMENTS
 from maxtext.integrations.vllm.plugin import ARCHITECTURE
 from maxtext.integrations.vllm.quiet import stdout_to_stderr
+from maxtext.integrations.vllm.worker import EXTENSION
 from maxtext.models.backend import config_errors, resolve, set_up_jax
 
 
@@ -81,6 +82,7 @@ def engine_arguments(config: Config, arguments: Sequence[str], folder: str) -> d
         "enable_prefix_caching": decode.enable_prefix_caching,
         "max_logprobs": MAX_LOGPROBS,
         "seed": decode.decode_seed,
+        "worker_extension_cls": EXTENSION,
         "additional_config": _additional(config, arguments, dp),
     }
 

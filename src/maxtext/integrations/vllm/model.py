@@ -117,11 +117,15 @@ class MaxTextForCausalLM(nnx.Module):
             self.weights = nnx.Param(serving_weights(self.fixed, random_weights(self.fixed)))
 
     def load_weights(self, rng_key: jax.Array) -> None:
-        """Loads them straight into their shardings."""
+        """Takes the weights of `read_weights`."""
+        self.weights = nnx.Param(self.read_weights())
+
+    def read_weights(self) -> Model:
+        """The weights where they are stored now, straight into their shardings."""
         fixed = self.fixed
         with config_errors():
             stored = load_params(fixed.config, fixed.specs, fixed.layout)
-        self.weights = nnx.Param(serving_weights(fixed, stored))
+        return serving_weights(fixed, stored)
 
     def __call__(
         self,
