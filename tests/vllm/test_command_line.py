@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from maxtext import decode
+from maxtext.conversion.byte_tokenizer import write_byte_tokenizer
 from vllm_checkpoints import write_checkpoint
 
 DEGREE = '{"sharding": {"sharding_strategy": {"attn_dp_size": 2}}}'
@@ -48,11 +49,16 @@ def test_the_same_is_printed_for_files_of_prompts(checkpoint, tmp_path, capfd) -
     assert "tokens/s" in done.stderr
 
 
-def test_keys_as_upstream_writes_them_and_eight_devices_print_the_same(checkpoint, capfd) -> None:
+def test_keys_as_upstream_writes_them_and_eight_devices_print_the_same(
+    checkpoint, tmp_path, capfd
+) -> None:
+    write_byte_tokenizer(tmp_path, add_bos=True)
+    (tmp_path / "config.json").write_text('{"architectures": ["MaxTextForCausalLM"]}')
     asked = ["--load_parameters_path", checkpoint, "--max_new_tokens", "8"]
     asked += ["--prompt", "Suggest some famous"]
     assert decode.main(asked) == 0
     want = capfd.readouterr().out
+    asked += ["--hf_model_name", str(tmp_path), "--hf_config_path", str(tmp_path)]
     asked += ["--ici_tensor_parallelism", "8", "--gpu_memory_utilization", "0.5"]
     done = vllm_decode(*asked, "--enable_dp_attention", "true")
     assert (done.returncode, done.stdout) == (0, want), done.stderr

@@ -34,7 +34,7 @@ TIE = 0.06
 # Sixteen requests that are batched together, some longer than a step takes.
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 20, 21, 22, 22)
 DP, _REPLICATED = ("enable_dp_attention=true",), "attn_dp_weights=replicated"
-MESH = ("ici_tensor_parallelism", "enable_dp_attention", "attn_dp_weights")
+MESH = ("ici_data_parallelism", "ici_tensor_parallelism", "enable_dp_attention", "attn_dp_weights")
 # Room for one whole sequence and a quarter in each rank.
 FEW_PAGES, MORE_PAGES = "num_pages=10", "num_pages=40"
 LIMITS = ("page_size=4", "max_num_seqs=16", "max_num_batched_tokens=16")
@@ -57,6 +57,7 @@ CELLS = [
     Cell("tensor 2", ("ici_tensor_parallelism=2",)),
     # More devices than key and value heads, without attention data parallelism.
     Cell("tensor 4", (*QWEN3, "ici_tensor_parallelism=4")),
+    Cell("data 2, tensor 2", ("ici_data_parallelism=2", "ici_tensor_parallelism=2")),
     Cell("tensor 4, attn_dp 2", ("ici_tensor_parallelism=4", *DP, _REPLICATED)),
     Cell("tensor 4, attn_dp 2, sharded", (*GEMMA3, "ici_tensor_parallelism=4", *DP), "bfloat16"),
     Cell("tensor 8, attn_dp 4", (*QWEN3, *DP, "ici_tensor_parallelism=8", _REPLICATED, MORE_PAGES)),
