@@ -147,7 +147,7 @@ def test_log_probabilities_of_prompts_are_those_of_the_forward_pass(pair) -> Non
     found = {}
     while engine.has_unfinished_requests():
         found |= {one.request_id: one.prompt_logprobs for one in engine.step() if one.finished}
-    want = jax.nn.log_softmax(forward_logits(pair.served, texts))
+    want = np.asarray(jax.nn.log_softmax(forward_logits(pair.served, texts)))
     tolerance = 0.1 if pair.cell.dtype == "bfloat16" else 1e-3
     for number, tokens in enumerate(texts):
         first, *rest = found[f"prompt {number}"]

@@ -82,6 +82,8 @@ def engine_arguments(config: Config, arguments: Sequence[str], folder: str) -> d
         "enable_prefix_caching": decode.enable_prefix_caching,
         "max_logprobs": MAX_LOGPROBS,
         "seed": decode.decode_seed,
+        # See `read_model`, which refuses it.
+        "async_scheduling": False,
         "worker_extension_cls": EXTENSION,
         "additional_config": _additional(config, arguments, dp),
     }

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
+from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.load import load
 from maxtext.config.schema import Config
 from maxtext.conversion.hub import local_folder
@@ -82,8 +83,13 @@ def read_model(vllm_config: Any, mesh: Mesh) -> Fixed:
     """What vLLM's config says of the model, on its mesh.
 
     Raises:
-        ConfigError: As `load`, or the mesh is not the one that was asked for.
+        ConfigError: As `load`, or the mesh is not the one that was asked for, or vLLM would give
+            wrong tokens.
     """
+    if vllm_config.scheduler_config.async_scheduling:
+        # tpu-inference 0.32.0: a request that lost its pages goes on with tokens that it never had.
+        message = "its engine on JAX loses tokens so; start vLLM with --no-async-scheduling"
+        raise ConfigError([Problem("async_scheduling", message, value="true")])
     arguments = model_arguments(vllm_config.additional_config, vllm_config.model_config.model, mesh)
     config = load(arguments, os.environ, model_from_checkpoint=True).config
     set_up_jax(config.run, config.compute)
