@@ -82,6 +82,11 @@ BAD_DECODING = {
     "log probabilities of one prompt": Bad(
         "run_name=r decode_logprobs=2", ("decode_logprobs=2", "with prompts_file only"), files=RUN
     ),
+    "stages": Bad(
+        "run_name=r ici_pipeline_parallelism=2",
+        ("stages are for training", "set ici_pipeline_parallelism=1"),
+        files=RUN,
+    ),
     "no pages": Bad("run_name=r num_pages=0", ("num_pages=0", "-1 or at least 1"), files=RUN),
     "an EOS that is no token": Bad(
         "run_name=r decode_eos_ids=[256]", ("decode_eos_ids", "0 to 255"), files=RUN

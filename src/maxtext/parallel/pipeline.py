@@ -20,12 +20,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from maxtext.parallel.layout import Axes, Layout, constrain, current_layout, use_layout_in_jit
+from maxtext.parallel.layout import (
+    Axes,
+    Layout,
+    MeshAxes,
+    constrain,
+    current_layout,
+    use_layout_in_jit,
+)
 from maxtext.parallel.params import pytree
 from maxtext.parallel.stages import LayerFn, Stages, remat_policy, run_layers, split_stack
 from maxtext.types import Array, Float, Int
 
-STAGE = "stage"
+STAGE, FSDP = "stage", "fsdp"
 # The logical axis of what each stage has of its own.
 _STAGES = "pipeline_stages"
 _ROWS = ("activation_batch",)
@@ -172,10 +179,14 @@ def _run_pipeline(
 
 def stage_layout(layout: Layout) -> Layout:
     """The rules of a stage: all as outside, but that `stage` is taken."""
-    rules = {
-        name: tuple(axis for axis in axes if axis != STAGE) for name, axes in layout.rules.items()
+    return dataclasses.replace(layout, rules=_without(layout, STAGE) | {_STAGES: (STAGE,)})
+
+
+def _without(layout: Layout, taken: str) -> dict[str, MeshAxes]:
+    """The rules without one mesh axis."""
+    return {
+        name: tuple(axis for axis in axes if axis != taken) for name, axes in layout.rules.items()
     }
-    return dataclasses.replace(layout, rules=rules | {_STAGES: (STAGE,)})
 
 
 @contextlib.contextmanager
@@ -224,12 +235,36 @@ def _placed(pipeline: Pipeline, stack: Stack) -> Any:
     """
 
     def one(spec: Any, weight: jax.Array) -> jax.Array:
+        axes = (None, _STAGES, None, *spec.axes)
         weight = constrain(weight, _STAGES, *spec.axes)
         if pipeline.num_repeats > 1:
-            return _dealt(pipeline, spec.axes, weight)
-        return constrain(_by_stage(pipeline, weight), None, _STAGES, None, *spec.axes)
+            weight = _dealt(pipeline, spec.axes, weight)
+        else:
+            weight = constrain(_by_stage(pipeline, weight), *axes)
+        return _gathered(weight, axes) if pipeline.gather_once else weight
 
     return jax.tree.map(one, stack.specs, stack.weights)
+
+
+def _gathered(weight: jax.Array, axes: Axes) -> jax.Array:
+    """The weight, whole on the devices that `fsdp` splits it over; its gradient stays split."""
+    layout = current_layout()
+    assert layout is not None
+    split = layout.sharding(axes, weight.shape)
+    whole = dataclasses.replace(layout, rules=_without(layout, FSDP)).sharding(axes, weight.shape)
+
+    @jax.custom_vjp
+    def gather(weight: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(weight, whole)
+
+    def forward(weight: jax.Array) -> tuple[jax.Array, None]:
+        return gather(weight), None
+
+    def backward(_: None, grad: jax.Array) -> tuple[jax.Array]:
+        return (jax.lax.with_sharding_constraint(grad, split),)
+
+    gather.defvjp(forward, backward)
+    return gather(weight)
 
 
 def _dealt(pipeline: Pipeline, axes: Axes, weight: jax.Array) -> jax.Array:

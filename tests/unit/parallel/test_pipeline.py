@@ -67,7 +67,9 @@ def run(pipeline: Pipeline | None, stages: Stages, given: Stack):
 def test_stages_give_what_layers_in_order_give(
     *, stages: int, repeats: int, microbatches: int, delayed: bool, remat: bool
 ) -> None:
-    pipeline = Pipeline(stages, 2, repeats, microbatches, delayed, remat_layers=delayed)
+    pipeline = Pipeline(
+        stages, 2, repeats, microbatches, delayed, gather_once=delayed, remat_layers=delayed
+    )
     # Some layers are left, and the cycle goes on in them.
     given = stack((1.0, 10.0), pipeline.num_layers + stages)
     want = run(None, Stages(), given)
