@@ -1,18 +1,13 @@
 """The byte tokenizer as files of Hugging Face's, with the same ids."""
 
 from pathlib import Path
-from typing import Any
 
 from tokenizers import pre_tokenizers
 
 from maxtext.config.huggingface_files import TOKENIZER, TOKENIZER_CONFIG
 from maxtext.conversion.side_files import write_json
+from maxtext.conversion.tokenizer_parts import added_token, begin_with, byte_level
 from maxtext.data.tokenizer import ByteTokenizer
-
-_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-_ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-_ADDED |= {"special": True}
-_BOS = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
 
 
 def write_byte_tokenizer(folder: Path, *, add_bos: bool) -> None:
@@ -20,22 +15,15 @@ def write_byte_tokenizer(folder: Path, *, add_bos: bool) -> None:
     numbers = ByteTokenizer()
     specials = {"<pad>": numbers.pad_id, "<bos>": numbers.bos_id, "<eos>": numbers.eos_id}
     vocabulary = {_LETTERS[byte]: byte for byte in range(256) if byte not in specials.values()}
-    level = {**_LEVEL, "use_regex": False}
-    bos = {"id": "<bos>", "ids": [numbers.bos_id], "tokens": ["<bos>"]}
-    template = {
-        "type": "TemplateProcessing",
-        "single": [_BOS, _text("A")],
-        "pair": [_BOS, _text("A"), _text("B")],
-        "special_tokens": {"<bos>": bos},
-    }
+    level = byte_level(words=False)
     tokenizer = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{**_ADDED, "id": n, "content": one} for one, n in specials.items()],
+        "added_tokens": [added_token(n, one, special=True) for one, n in specials.items()],
         "normalizer": None,
         "pre_tokenizer": level,
-        "post_processor": template if add_bos else None,
+        "post_processor": begin_with("<bos>", numbers.bos_id) if add_bos else None,
         "decoder": level,
         "model": {"type": "BPE", "vocab": {**vocabulary, **specials}, "merges": []},
     }
@@ -47,10 +35,6 @@ def write_byte_tokenizer(folder: Path, *, add_bos: bool) -> None:
     }
     write_json(folder / TOKENIZER, tokenizer)
     write_json(folder / TOKENIZER_CONFIG, config)
-
-
-def _text(name: str) -> dict[str, dict[str, Any]]:
-    return {"Sequence": {"id": name, "type_id": 0}}
 
 
 def _letters() -> dict[int, str]:

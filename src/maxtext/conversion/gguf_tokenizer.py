@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from maxtext.conversion.errors import ConversionError
+from maxtext.conversion.tokenizer_parts import added_token, begin_with, byte_level
 
 type Object = dict[str, Any]
 
@@ -16,19 +17,18 @@ _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_BYTES: Object = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
 
 def _split(pattern: str) -> list[Any]:
     return [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
-        {**_BYTES, "use_regex": False},
+        byte_level(words=False),
     ]
 
 
 _PRE: Mapping[str, list[Any]] = {
-    "gpt-2": [{**_BYTES, "use_regex": True}],
-    "smollm": [{"type": "Digits", "individual_digits": True}, {**_BYTES, "use_regex": True}],
+    "gpt-2": [byte_level(words=True)],
+    "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(words=True)],
     "llama-bpe": _split(_WORDS % "1,3"),
     "qwen2": _split(_WORDS % "1"),
 }
@@ -91,7 +91,7 @@ def _byte_pairs(metadata: Mapping[str, Any]) -> Object:
     return {
         "normalizer": {"type": "NFC"} if kind in _COMPOSED else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _PRE[kind]},
-        "decoder": {**_BYTES, "use_regex": True},
+        "decoder": byte_level(words=True),
         "model": {
             "type": "BPE",
             "vocab": _vocabulary(metadata),
@@ -146,15 +146,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> dict[str, int]:
 
 def _added_tokens(metadata: Mapping[str, Any]) -> list[Any]:
     return [
-        {
-            "id": number,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": kind == _CONTROL,
-        }
+        added_token(number, token, special=kind == _CONTROL)
         for number, (token, kind) in enumerate(
             zip(metadata["tokens"], metadata["token_type"], strict=True)
         )
@@ -166,14 +158,4 @@ def _post_processor(metadata: Mapping[str, Any]) -> Any:
     number = metadata.get("bos_token_id")
     if not adds_bos(metadata) or number is None:
         return None
-    bos: str = metadata["tokens"][number]
-    first: Any = {"SpecialToken": {"id": bos, "type_id": 0}}
-    text: Any = {"Sequence": {"id": "A", "type_id": 0}}
-    other: Any = {"Sequence": {"id": "B", "type_id": 1}}
-    again: Any = {"SpecialToken": {"id": bos, "type_id": 1}}
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, text],
-        "pair": [first, text, again, other],
-        "special_tokens": {bos: {"id": bos, "ids": [number], "tokens": [bos]}},
-    }
+    return begin_with(metadata["tokens"][number], number)
