@@ -84,8 +84,8 @@ class Form(Protocol):
     chunk_name: str
     prefix: str
 
-    def openings(self, count: int) -> Iterable[Object]:
-        """What a stream begins with: a choice for each of `count` answers, or nothing."""
+    def openings(self) -> Iterable[Object]:
+        """What a stream begins with: a choice for each answer, or nothing."""
         ...
 
     def choice(self, answer: Piece) -> Object:
@@ -112,9 +112,8 @@ class Completions:
         self._echoes = echoes
         self._offsets = [0] * len(echoes)
 
-    def openings(self, count: int) -> Iterable[Object]:
+    def openings(self) -> Iterable[Object]:
         """The prompts, where they are echoed."""
-        del count
         for index, echo in enumerate(self._echoes):
             if echo:
                 yield self._written(Piece(index, echo, None), echo)
@@ -152,15 +151,22 @@ class Completions:
 
 
 class Chats:
-    """Messages of the assistant."""
+    """Messages of the assistant.
+
+    Args:
+        count: How many there are.
+    """
 
     name = "chat.completion"
     chunk_name = "chat.completion.chunk"
     prefix = "chatcmpl"
 
-    def openings(self, count: int) -> Iterable[Object]:
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def openings(self) -> Iterable[Object]:
         """Who speaks."""
-        for index in range(count):
+        for index in range(self._count):
             delta = {"role": "assistant", "content": ""}
             yield {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 

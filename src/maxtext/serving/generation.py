@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import override
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,7 +17,7 @@ from maxtext.serving.answers import Answer, Chats, Completions, Form, Piece, joi
 from maxtext.serving.bodies import Body, ChatBody, CompletionBody, parse
 from maxtext.serving.errors import ApiError
 from maxtext.serving.meters import Meters
-from maxtext.serving.prompts import TokenTexts, chat_tokens, text_tokens
+from maxtext.serving.prompts import chat_tokens, text_tokens
 from maxtext.serving.replies import Reply, read_body, while_connected
 from maxtext.serving.worker import Job, Worker
 
@@ -38,7 +38,7 @@ class Service:
     config: ServeConfig
     max_length: int
     encoder: Encoder
-    texts: TokenTexts
+    texts: Callable[[int], str]
     worker: Worker
     meters: Meters
 
@@ -180,7 +180,7 @@ class ChatEndpoint(Generation[ChatBody]):
 
     @override
     def form(self, body: ChatBody) -> Form:
-        return Chats()
+        return Chats(body.n)
 
 
 class _Run:
@@ -215,7 +215,7 @@ async def _stream(run: _Run, answer: Answer, reply: Reply, *, usage: int | None)
     """Sends the chunks of all answers; `usage`: tokens of the prompts, where they are asked for."""
     beside = {} if usage is None else {"usage": None}
     await reply.begin()
-    for opening in answer.form.openings(run.num_answers):
+    for opening in answer.form.openings():
         await reply.event(answer.chunk([opening], **beside))
     async for new in run:
         if new.text or new.probable or new.finish_reason:

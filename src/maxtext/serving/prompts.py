@@ -1,7 +1,7 @@
 """Texts and chats to tokens, and tokens to the texts that stand in answers."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from maxtext.data.tokenizer import Tokenizer
 from maxtext.decoding.encoding import Encoder
@@ -35,20 +35,17 @@ def chat_tokens(encoder: Encoder, messages: Sequence[Message]) -> tuple[int, ...
         raise ApiError(400, str(error), "messages") from error
 
 
-class TokenTexts:
-    """The text of each token by itself, with the space that it may begin with."""
+def token_texts(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """The text of each token by itself, with the space that it may begin with.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        # Some tokenizers drop a space at the beginning: a token in front keeps it.
-        before = tokenizer.encode("a")[-1:]
-        length = len(tokenizer.decode(before))
+    U+FFFD where it is a part of a character, nothing where it is special.
+    """
+    # Some tokenizers drop a space at the beginning: a token in front keeps it.
+    before = tokenizer.encode("a")[-1:]
+    length = len(tokenizer.decode(before))
 
-        @functools.lru_cache(_REMEMBERED)
-        def text(token: int) -> str:
-            return tokenizer.decode([*before, token])[length:]
+    @functools.lru_cache(_REMEMBERED)
+    def text(token: int) -> str:
+        return tokenizer.decode([*before, token])[length:]
 
-        self._text = text
-
-    def __call__(self, token: int) -> str:
-        """The text; U+FFFD where it is a part of a character, nothing where it is special."""
-        return self._text(token)
+    return text

@@ -12,7 +12,7 @@ from maxtext.serving.generation import Service
 from maxtext.serving.http import Server
 from maxtext.serving.meters import Meters
 from maxtext.serving.port import listen
-from maxtext.serving.prompts import TokenTexts
+from maxtext.serving.prompts import token_texts
 from maxtext.serving.worker import Worker
 
 
@@ -52,7 +52,7 @@ def load_service(config: Config, announce: Callable[[str], None]) -> Service:
         config=config.serve,
         max_length=engine.max_length,
         encoder=encoder,
-        texts=TokenTexts(served.tokenizer),
+        texts=token_texts(served.tokenizer),
         worker=worker,
         meters=Meters(worker),
     )

@@ -21,7 +21,7 @@ from maxtext.serving.app import make_app
 from maxtext.serving.generation import Service
 from maxtext.serving.http import Server, http_settings
 from maxtext.serving.meters import Meters
-from maxtext.serving.prompts import TokenTexts
+from maxtext.serving.prompts import token_texts
 from maxtext.serving.worker import Worker
 
 MODEL = "tiny"
@@ -72,7 +72,7 @@ def make_service(engine: FakeEngine, *argv: str, template: str = TEMPLATE) -> Se
             add_bos=True,
             eos_ids=(ord("."),),
         ),
-        texts=TokenTexts(tokenizer),
+        texts=token_texts(tokenizer),
         worker=worker,
         meters=Meters(worker),
     )
