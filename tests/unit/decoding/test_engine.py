@@ -83,10 +83,22 @@ def test_draws_do_not_depend_on_the_mesh(argv: tuple[str, ...], devices: int) ->
     assert generate(tiny_engine(*argv, ONE_LAYER, devices=devices)[0], drawn) == want
 
 
-def test_a_request_that_loses_its_pages_goes_on_where_it_was() -> None:
-    # A prompt in chunks of 6 tokens; 12 pages of 4 tokens, where all need 25.
-    small = ("num_pages=12", "max_num_batched_tokens=6", "max_num_seqs=3")
-    engine, served = tiny_engine(*small, ONE_LAYER)
+@pytest.mark.parametrize(
+    ("argv", "devices"),
+    [
+        (("num_pages=12",), 1),
+        pytest.param(("num_pages=16", *DATA2), 2, marks=pytest.mark.slow),
+        pytest.param(
+            ("num_pages=12", "enable_prefix_caching=false", *TENSOR2), 2, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_request_that_loses_its_pages_goes_on_where_it_was(
+    argv: tuple[str, ...], devices: int
+) -> None:
+    # A prompt in chunks of 6 tokens; all need 25 pages of 4 tokens.
+    small = ("max_num_batched_tokens=6", "max_num_seqs=3")
+    engine, served = tiny_engine(*small, *argv, ONE_LAYER, devices=devices)
     requests = [request(tokens) for tokens in prompts(7, 17, 2, 21, 6)]
     assert_greedy(served, requests, generate(engine, requests))
     assert engine.num_preempted > 0
