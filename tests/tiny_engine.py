@@ -32,6 +32,7 @@ def tiny_served(*argv: str, devices: int = 1, **mesh: Any) -> Served:
     config = config.model_copy(update={"mesh": config.mesh.model_copy(update=mesh)})
     served = prepare(config.model_copy(update={"mesh": load(T0, {}).config.mesh}))
     layout = serving_layout(config.mesh, config.model, jax.devices()[:devices])
+    layout = dataclasses.replace(layout, log=served.layout.log)
     return dataclasses.replace(served, layout=layout)
 
 

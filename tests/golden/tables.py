@@ -4,6 +4,7 @@ Each is made from shapes alone. A change of one is a change that users see: of h
 devices, or of what checkpoints hold.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -177,8 +178,45 @@ _PICTURES = {
     },
 }
 
+
+def attention_dp_table() -> str:
+    """How Llama-3.1-8B with two key and value heads is served on eight devices, a layer of it."""
+    import jax
+
+    from maxtext.config.load import load
+    from maxtext.decoding.cache import abstract_cache
+    from maxtext.decoding.load import abstract_params
+    from maxtext.decoding.sampling import Mode
+    from maxtext.decoding.scheduler import Limits
+    from maxtext.decoding.step import Step, StepShape, lower_step
+    from maxtext.models.decoder import model_params
+    from maxtext.models.registry import architecture
+    from maxtext.parallel.debug import ShardingLog, activation_lines, weight_lines
+    from maxtext.parallel.serving import serving_layout
+
+    own = ("base_num_kv_heads=2", "base_num_decoder_layers=1", "override_model_config=true")
+    config = load(("model_name=llama3.1-8b", "ici_tensor_parallelism=8", *own), {}).config
+    keys = {"enable_dp_attention": True, "attn_dp_weights": "replicated"}
+    mesh = config.mesh.model_copy(update=keys)
+    log = ShardingLog(FOLDER)
+    layout = serving_layout(mesh, config.model, jax.devices())
+    layout = dataclasses.replace(layout, log=log)
+    model = architecture(config.model, weight_dtype="bfloat16")
+    params = abstract_params(model, layout, dtype="bfloat16")
+    log.weights(model_params(model), params, layout=layout, apart=True)
+    # 96 requests, a token each.
+    limits = Limits(4, 24, 24, 24, 16, 16, prefix_caching=False)
+    cache = abstract_cache(model, layout, limits, "bfloat16")
+    step = Step(model, "bfloat16", logits_in_float32=False, vocab_size=config.model.vocab_size)
+    lower_step(step, params, cache, layout, shape=StepShape(4, 24, 24, 1), mode=Mode())
+    # Not the line of the code, which moves with every change of a file.
+    asked = [dataclasses.replace(one, name=one.name.split(":")[0]) for one in log.activations]
+    return f"{activation_lines(asked)}\n{weight_lines(log.held)}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "checkpoint.txt": checkpoint_table,
+    "attention_dp.txt": attention_dp_table,
     "plan.txt": plan_table,
     "plan_llama3.1-8b_v5e.txt": whole_plan,
     **{

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Set
 
-from maxtext.config.attention_dp import derived_degree
+from maxtext.config.attention_dp import attention_dp, derived_degree
 from maxtext.config.errors import Clash
 from maxtext.config.keys import RULES
 from maxtext.config.numbers import divisors, listed
@@ -45,8 +45,14 @@ def clashes(config: Config, user_keys: Set[str], *, training: bool) -> Iterator[
         hint = f"leave it to maxtext.decode and maxtext.serve, or set {_DEGREE}=1"
         yield Clash((key,), message, hint)
     elif degree > 1:
-        yield from _divisions(mesh, model, degree, key)
+        divisions = list(_divisions(mesh, model, degree, key))
+        yield from divisions
         yield from _other_meshes(mesh, user_keys, key)
+        apart = not divisions and attention_dp(mesh, model).variant == "Q only"
+        if apart and config.compute.fused_qkv:
+            message = "keeps each key with its queries, which would be split over more devices"
+            hint = f"use {_WEIGHTS}=replicated, or fused_qkv=false"
+            yield Clash(("fused_qkv", _WEIGHTS, key), message, hint)
 
 
 def _switches(mesh: MeshConfig, user_keys: Set[str]) -> Iterator[Clash]:

@@ -21,6 +21,9 @@ def clashes(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
     if decode.prompts_file and "prompt" in user_keys:
         message = "would be ignored: prompts_file says what to go on from"
         yield Clash(("prompt", "prompts_file"), message, "give one of them")
+    if config.run.debug_sharding and not config.run.run_name:
+        message = "writes into the folder of the run, and run_name is empty"
+        yield Clash(("debug_sharding", "run_name"), message, "give a run_name")
     vocab_size = config.model.vocab_size
     if not all(one.isdecimal() and int(one) < vocab_size for one in decode.decode_eos_ids):
         message = f"tokens of this model are 0 to {vocab_size - 1}"

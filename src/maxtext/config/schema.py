@@ -55,6 +55,10 @@ class RunConfig(Section):
     )
     print_config: bool = key("Print each value and where it came from, then exit.")
     log_config: bool = key("Log the resolved config at the start of a run.")
+    debug_sharding: bool = key(
+        "Write how each weight and each activation lies on the devices to "
+        "`<base_output_directory>/<run_name>/sharding`."
+    )
     jax_cache_dir: str = key(
         "Folder of JAX's persistent compilation cache; empty turns it off. `~` is the home folder."
     )

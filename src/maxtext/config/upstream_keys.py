@@ -93,7 +93,7 @@ UPSTREAM = frozenset(
     dcn_autoregressive_parallelism dcn_bandwidth_burst dcn_bandwidth_interface
     dcn_bandwidth_latency dcn_bandwidth_limit dcn_context_autoregressive_parallelism
     dcn_context_usp_ulysses_parallelism dcn_fsdp_transpose_parallelism dcn_sequence_parallelism
-    debug_sharding decoder_layer_input default_prompt dense_fsdp_use_two_stage_all_gather
+    decoder_layer_input default_prompt dense_fsdp_use_two_stage_all_gather
     dq_reduction_steps dtype_mm dump_hlo dump_hlo_local_dir dump_hlo_local_module_name
     dump_hlo_module_name dump_hlo_xla_flags dump_jaxpr dump_jaxpr_local_dir dump_step
     enable_autocheckpoint enable_continuous_checkpointing

@@ -1,6 +1,9 @@
 """The cache of a model: its sizes, and the arrays."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,17 +87,32 @@ def _shape(model: Architecture, layout: Layout, limits: Limits) -> Shape:
     )
 
 
+def abstract_cache(
+    model: Architecture, layout: Layout, limits: Limits, dtype: DType
+) -> list[Cache]:
+    """A cache for each layer, as shapes that say where they lie."""
+    shape = _shape(model, layout, limits).values
+
+    def empty() -> Cache:
+        quantized = jnp.dtype(dtype) == jnp.int8
+        scales = jnp.zeros(shape[:-1], jnp.float32) if quantized else None
+        return Cache(values=jnp.zeros(shape, dtype), scales=scales)
+
+    def placed(one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return one.update(sharding=layout.sharding(CACHE_AXES[: one.ndim], one.shape))
+
+    cache = jax.tree.map(placed, jax.eval_shape(empty))
+    return [cache for group in model.groups for _ in range(group.size)]
+
+
 def empty_cache(model: Architecture, layout: Layout, limits: Limits, dtype: DType) -> list[Cache]:
     """A cache for each layer."""
-    shape = _shape(model, layout, limits).values
-    layers = sum(group.size for group in model.groups)
+    made: dict[Any, Callable[[], jax.Array]] = {}
 
-    def one(shape: tuple[int, ...], dtype: DType) -> list[jax.Array]:
-        sharding = layout.sharding(CACHE_AXES[: len(shape)], shape)
-        zeros = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
-        return [zeros() for _ in range(layers)]
+    def zeros(one: Any) -> jax.Array:
+        if one not in made:
+            fill = functools.partial(jnp.zeros, one.shape, one.dtype)
+            made[one] = jax.jit(fill, out_shardings=one.sharding)
+        return made[one]()
 
-    values = one(shape, dtype)
-    quantized = jnp.dtype(dtype) == jnp.int8
-    scales = one(shape[:-1], jnp.float32) if quantized else [None] * layers
-    return [Cache(values=v, scales=s) for v, s in zip(values, scales, strict=True)]
+    return jax.tree.map(zeros, abstract_cache(model, layout, limits, dtype))

@@ -4,12 +4,13 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.stages import Compiled
 
 from maxtext.decoding.batch import Plan, Shapes, numbers
 from maxtext.decoding.cache import empty_cache
@@ -17,15 +18,13 @@ from maxtext.decoding.requests import Event, FinishReason, Logprob, Request
 from maxtext.decoding.sampling import MODES, Chosen, Mode
 from maxtext.decoding.scheduler import Limits, Row, Scheduler
 from maxtext.decoding.scheduler import Sequence as Running
-from maxtext.decoding.step import Step, StepShape
+from maxtext.decoding.step import Step, StepShape, lower_step
 from maxtext.decoding.text import TextStream
 from maxtext.models.decoder import Model
-from maxtext.parallel.layout import Layout, use_layout
+from maxtext.parallel.layout import Layout
 from maxtext.types import DType
 
 _logger = logging.getLogger(__name__)
-
-type Run = Callable[..., tuple[list[jax.Array], Chosen]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,7 +95,7 @@ class Engine:
         self._scheduler = Scheduler(limits)
         caches = empty_cache(step.architecture, layout, limits, cache_dtype)
         self._caches, self._cache_tree = jax.tree.flatten(caches)
-        self._compiled: dict[tuple[StepShape, Mode], Run] = {}
+        self._compiled: dict[tuple[StepShape, Mode], Compiled] = {}
         self._shapes = Shapes(limits)
         self.stats = Stats()
         self._live: dict[int, _Live] = {}
@@ -137,6 +136,11 @@ class Engine:
     def max_length(self) -> int:
         """Tokens of a prompt and what follows it, at most."""
         return min(self._limits.max_length, self._limits.num_pages * self._limits.page_size)
+
+    @property
+    def programs(self) -> Mapping[tuple[StepShape, Mode], Compiled]:
+        """The steps that are compiled."""
+        return types.MappingProxyType(self._compiled)
 
     def add(self, request: Request) -> int:
         """Queues a request and returns its id, by which events name it.
@@ -227,7 +231,7 @@ class Engine:
                 f"that the pages of the cache hold"
             )
 
-    def _call(self, run: Run, plan: Plan, shape: StepShape, mode: Mode) -> Chosen:
+    def _call(self, run: Compiled, plan: Plan, shape: StepShape, mode: Mode) -> Chosen:
         """The next tokens, on the host."""
         rows: Any = numbers(plan, shape, chooses=mode.draws or mode.penalizes)
         seen = self._seen(plan, shape) if mode.penalizes else None
@@ -256,35 +260,21 @@ class Engine:
         stats.seconds += seconds
         stats.prompt_seconds += seconds if prompt else 0.0
 
-    def _run(self, shape: StepShape, mode: Mode) -> Run:
+    def _run(self, shape: StepShape, mode: Mode) -> Compiled:
         """The step, compiled."""
         if (shape, mode) not in self._compiled:
             began = time.perf_counter()
-            rows = jax.ShapeDtypeStruct((shape.ranks, shape.width), jnp.int32)
-            rows = rows.update(sharding=self._layout.sharding(("pages", None), rows.shape))
-            vocab = self._step.architecture.config.vocab_size
-            seen = jax.ShapeDtypeStruct((shape.ranks * shape.sequences, vocab), jnp.bool)
-            with use_layout(self._layout):
-                step = jax.jit(self._flat_step(shape, mode), donate_argnums=1)
-                seen = seen if mode.penalizes else None
-                lowered = step.lower(self._weights, self._caches, rows, seen)
-                self._compiled[shape, mode] = lowered.compile()
+            params = self._tree.unflatten(self._weights)
+            caches = self._cache_tree.unflatten(self._caches)
+            lowered = lower_step(self._step, params, caches, self._layout, shape=shape, mode=mode)
+            self._compiled[shape, mode] = lowered.compile()
+            if self._layout.log is not None:
+                self._layout.log.write()
             seconds = time.perf_counter() - began
             self.stats.compile_seconds += seconds
             size = f"{shape.tokens} tokens of {shape.sequences} sequences"
             _logger.info("compiled a step of %s in %.1f s", size, seconds)
         return self._compiled[shape, mode]
-
-    def _flat_step(self, shape: StepShape, mode: Mode) -> Run:
-        """The step on arrays alone."""
-
-        def step(weights: list[jax.Array], caches: list[jax.Array], rows: Any, seen: Any) -> Any:
-            params = self._tree.unflatten(weights)
-            cached = self._cache_tree.unflatten(caches)
-            cached, chosen = self._step(params, cached, rows, seen, shape=shape, mode=mode)
-            return jax.tree.leaves(cached), chosen
-
-        return step
 
     def _take(self, row: Row, chosen: Chosen, place: int) -> Event:
         """Gives a sequence its new token, and ends it where that was the last."""

@@ -21,6 +21,7 @@ from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Decoder, Model, model_params
 from maxtext.models.fusion import NOTHING_FUSED, Fusion, fusion_from_config
 from maxtext.models.registry import architecture
+from maxtext.parallel.debug import ShardingLog
 from maxtext.parallel.layout import Layout, use_layout
 from maxtext.parallel.params import abstract, shardings
 from maxtext.parallel.serving import serving_layout
@@ -73,10 +74,15 @@ def prepare(config: Config) -> Served:
                 dp.variant,
                 dp.why,
             )
+        layout = serving_layout(config.mesh, config.model, jax.devices())
+        if config.run.debug_sharding:
+            output = os.path.expanduser(config.run.base_output_directory)
+            folder = Path(output, config.run.run_name, "sharding")
+            layout = dataclasses.replace(layout, log=ShardingLog(folder))
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         return Served(
             config=config.model_copy(update={"compute": compute}),
-            layout=serving_layout(config.mesh, config.model, jax.devices()),
+            layout=layout,
             architecture=model,
             specs=model_params(model),
             tokenizer=tokenizer,
@@ -129,6 +135,8 @@ def make_engine(served: Served, params: Model) -> Engine:
             dtype=dtype,
             fusion=fusion_from_config(config.compute),
         )
+        if served.layout.log is not None:
+            served.layout.log.weights(served.specs, params, layout=served.layout, apart=True)
         limits = make_limits(
             decode,
             served.architecture,
@@ -145,6 +153,21 @@ def make_engine(served: Served, params: Model) -> Engine:
             cache_dtype=cache_dtype,
             decode=served.tokenizer.decode,
         )
+
+
+def abstract_params(model: Architecture, layout: Layout, *, dtype: DType) -> Model:
+    """The weights that a step takes, as shapes that say where they lie."""
+    specs = model_params(model)
+    rest = abstract(
+        (specs.token_embedder, specs.decoder.decoder_norm, specs.decoder.logits_dense), layout
+    )
+    groups = {one.name: (abstract(one.params, layout),) * one.size for one in model.groups}
+    embedder, decoder_norm, head = rest
+    whole = Model(
+        token_embedder=embedder,
+        decoder=Decoder(groups=groups, decoder_norm=decoder_norm, logits_dense=head),
+    )
+    return jax.tree.map(lambda one: one.update(dtype=dtype), whole)
 
 
 def serving_params(

@@ -177,7 +177,7 @@ class Scheduler:
         self.num_preempted += 1
 
     def _admit(self, budgets: list[int]) -> tuple[int, Row] | None:
-        """Starts the sequence that has waited longest, on the rank that has most room for it."""
+        """Starts the sequence that has waited longest, on the rank that is least loaded with it."""
         sequence = self._waiting[0]
         limits = self.limits
         ranks = [
@@ -192,7 +192,13 @@ class Scheduler:
         # One token at least has to be computed: its logits are what is asked for.
         keys = sequence.keys[: (len(sequence.tokens) - 1) // limits.page_size]
         found = {rank: self._pages[rank].match(keys) for rank in ranks}
-        for rank in sorted(ranks, key=lambda rank: (len(self._running[rank]), -len(found[rank]))):
+
+        def load(rank: int) -> int:
+            """Tokens that a rank's sequences hold, less those that it would share."""
+            held = sum(len(one.tokens) for one in self._running[rank])
+            return held - len(found[rank]) * limits.page_size
+
+        for rank in sorted(ranks, key=load):
             matched, pages = found[rank], self._pages[rank]
             cached = len(matched) * limits.page_size
             count = min(len(sequence.tokens) - cached, budgets[rank])

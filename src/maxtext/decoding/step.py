@@ -2,16 +2,19 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Lowered
 
 from maxtext.decoding.sampling import Chosen, Mode, Settings, choose
 from maxtext.layers.embeddings import project_to_vocab
 from maxtext.layers.paged import PagedAttend
 from maxtext.models.decoder import Architecture, Model, cached_hidden_states, output_kernel
 from maxtext.ops.paged_attention import Cache, Ragged, token_places
+from maxtext.parallel.layout import Layout, constrain, use_layout
 from maxtext.types import Array, Bool, DType, Int
 
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty")
@@ -111,10 +114,12 @@ class Step:
         places = jax.vmap(lambda one: token_places(Ragged(**one), shape.tokens)[1])(ragged)
         flat = Ragged(**jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), ragged))
         attends = [PagedAttend(flat, cache) for cache in caches]
+        # Ranks that split requests in attention alone embed all of their tokens together.
+        tokens = parts["tokens"].reshape(1, -1)
         hidden = cached_hidden_states(
             self.architecture,
             params,
-            parts["tokens"].reshape(1, -1),
+            constrain(tokens, "activation_batch", "activation_length"),
             jnp.maximum(places, 0).reshape(1, -1),
             attends=attends,
             dtype=self.dtype,
@@ -132,3 +137,34 @@ class Step:
         settings = Settings(**{name: parts[name].reshape(-1) for name in names}, seen=seen)
         chosen = choose(logits[0], settings, mode=mode, vocab_size=self.vocab_size)
         return [attend.cache for attend in attends], chosen
+
+
+def lower_step(
+    step: Step,
+    params: Model,
+    caches: list[Cache],
+    layout: Layout,
+    *,
+    shape: StepShape,
+    mode: Mode,
+) -> Lowered:
+    """The program of a step on arrays alone, those of the caches donated.
+
+    It takes the leaves of `params` and of `caches`, which may be shapes here, and gives leaves of
+    caches: JAX traverses trees of other kinds in Python, at every call.
+    """
+    weights, tree = jax.tree.flatten(params)
+    cached, cache_tree = jax.tree.flatten(caches)
+
+    def flat(weights: list[jax.Array], cached: list[jax.Array], rows: Any, seen: Any) -> Any:
+        params, caches = tree.unflatten(weights), cache_tree.unflatten(cached)
+        caches, chosen = step(params, caches, rows, seen, shape=shape, mode=mode)
+        return jax.tree.leaves(caches), chosen
+
+    rows = jax.ShapeDtypeStruct((shape.ranks, shape.width), jnp.int32)
+    rows = rows.update(sharding=layout.sharding(("pages", None), rows.shape))
+    vocab = step.architecture.config.vocab_size
+    seen = jax.ShapeDtypeStruct((shape.ranks * shape.sequences, vocab), jnp.bool)
+    with use_layout(layout):
+        run = jax.jit(flat, donate_argnums=1)
+        return run.lower(weights, cached, rows, seen if mode.penalizes else None)

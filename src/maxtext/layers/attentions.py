@@ -15,7 +15,7 @@ from maxtext.ops import flash_attention
 from maxtext.ops.attention import Arithmetic, AttentionPattern, dot_product_attention
 from maxtext.ops.context_attention import Context, context_attention
 from maxtext.ops.rope import rotate
-from maxtext.parallel.layout import Layout, constrain, current_layout
+from maxtext.parallel.layout import Layout, constrain, current_layout, exchange
 from maxtext.parallel.params import pytree
 from maxtext.parallel.rows import RowSplit, row_split
 from maxtext.types import Array, DType, Float, Int
@@ -102,9 +102,13 @@ def attention(
     if params.query_norm is not None and params.key_norm is not None:
         q, k = norm(params.query_norm, q, eps=eps), norm(params.key_norm, k, eps=eps)
     attended = attend(rotate(q, rotation), rotate(k, rotation), v, pattern)
-    attended = constrain(constrain(attended, *HEADS), *_PROJECTED)
+    attended = exchange(attended, HEADS, _PROJECTED)
     out = linear(params.out, attended, num_in=2)
-    out = constrain(out, "activation_batch", "activation_norm_length", "activation_embed")
+    out = exchange(
+        out,
+        ("activation_batch", "attn_out_length", "attn_out_embed"),
+        ("activation_batch", "activation_norm_length", "activation_embed"),
+    )
     return checkpoint_name(out, "out_proj")
 
 

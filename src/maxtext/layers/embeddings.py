@@ -8,7 +8,7 @@ from jax.nn.initializers import normal
 
 from maxtext.config.schema import ModelConfig
 from maxtext.ops.dense import dense
-from maxtext.parallel.layout import constrain
+from maxtext.parallel.layout import constrain, exchange
 from maxtext.parallel.params import param, pytree
 from maxtext.types import Array, DType, Float, Int, Weight
 
@@ -50,7 +50,8 @@ def embed(
         x = jnp.take(params.embedding, tokens, axis=0).astype(dtype)
     if scaled:
         x = x * jnp.asarray(math.sqrt(x.shape[-1]), dtype)
-    return constrain(x, "activation_batch", "activation_norm_length", "activation_embed")
+    rows = ("activation_batch", "activation_norm_length")
+    return exchange(x, (*rows, "looked_up_embed"), (*rows, "activation_embed"))
 
 
 # The backward pass makes the rows anew: kept, they would be larger than the logits.

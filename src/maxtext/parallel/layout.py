@@ -5,6 +5,7 @@ import contextvars
 import dataclasses
 import math
 from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -15,16 +16,35 @@ type MeshAxes = tuple[str, ...]
 # The mesh axis that holds copies of the weights.
 DATA = "data"
 
-# Where attention projects to heads and back it lies as where it attends, unless a table of serving
-# says otherwise.
-_PROJECTIONS = {
+# Logical axes of what is only on its way: it lies as what it becomes, unless a table of serving
+# says otherwise. Nobody sets them.
+_ON_THE_WAY = {
+    "looked_up_embed": "activation_embed",
     "attn_projection_length": "attn_activation_length",
     "attn_projection_heads": "activation_heads",
     "attn_projection_kv_length": "attn_activation_length",
     "attn_projection_kv_heads": "activation_kv_heads",
+    "attn_out_length": "activation_norm_length",
+    "attn_out_embed": "activation_embed",
 }
 
 _current: contextvars.ContextVar["Layout | None"] = contextvars.ContextVar("layout", default=None)
+
+
+class Recorder(Protocol):
+    """What takes down how arrays lie: `debug.ShardingLog`."""
+
+    def activation(self, x: jax.Array, axes: Axes, sharding: NamedSharding, /) -> jax.Array:
+        """`x`, pinned."""
+        ...
+
+    def weights(self, specs: Any, held: Any, /, *, layout: "Layout", apart: bool) -> None:
+        """Takes down weights."""
+        ...
+
+    def write(self) -> None:
+        """Writes what is known so far."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +56,13 @@ class Layout:
         rules: One entry for each logical axis, the major mesh axis first; an empty tuple means
             replicated.
         balanced_rows: Give devices that split a row parts of equal causal work: see `RowSplit`.
+        log: Takes down what `constrain` is asked for; None: nothing does.
     """
 
     mesh: Mesh
     rules: Mapping[str, MeshAxes]
     balanced_rows: bool = False
+    log: Recorder | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name, axes in self.rules.items():
@@ -134,9 +156,9 @@ class Layout:
         return math.prod(self.mesh.shape[axis] for axis in part)
 
 
-def with_projections(rules: Mapping[str, MeshAxes]) -> dict[str, MeshAxes]:
-    """The rules, and those of attention's projections, which nobody sets."""
-    return {**rules, **{name: rules[same] for name, same in _PROJECTIONS.items() if same in rules}}
+def with_ways(rules: Mapping[str, MeshAxes]) -> dict[str, MeshAxes]:
+    """The rules, and those of what is on its way."""
+    return {**rules, **{name: rules[same] for name, same in _ON_THE_WAY.items() if same in rules}}
 
 
 @contextlib.contextmanager
@@ -173,4 +195,15 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     layout = _current.get()
     if layout is None:
         return x
-    return jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))
+    sharding = layout.sharding(axes, x.shape)
+    if layout.log is not None:
+        return layout.log.activation(x, axes, sharding)
+    return jax.lax.with_sharding_constraint(x, sharding)
+
+
+def exchange(x: jax.Array, before: Axes, after: Axes) -> jax.Array:
+    """`x` as `after` has it, computed as `before` has it; raises as `constrain`.
+
+    Where the two differ, devices pass parts of it on to each other.
+    """
+    return constrain(constrain(x, *before), *after)

@@ -9,7 +9,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from maxtext.config.schema import DEGREES, MeshConfig
-from maxtext.parallel.layout import Layout, with_projections
+from maxtext.parallel.layout import Layout, with_ways
 
 
 def make_layout(config: MeshConfig, devices: Sequence[Any]) -> Layout:
@@ -20,7 +20,7 @@ def make_layout(config: MeshConfig, devices: Sequence[Any]) -> Layout:
     """
     across, within = mesh_degrees(config, devices)
     mesh = make_mesh(config, devices, across=across, within=within)
-    rules = with_projections(dict(config.logical_axis_rules))
+    rules = with_ways(dict(config.logical_axis_rules))
     return Layout(mesh, rules, balanced_rows=config.context_parallel_load_balance)
 
 

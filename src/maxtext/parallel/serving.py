@@ -7,7 +7,7 @@ from typing import Any
 
 from maxtext.config.attention_dp import AttentionDP, attention_dp
 from maxtext.config.schema import MeshConfig, ModelConfig
-from maxtext.parallel.layout import Layout, MeshAxes, with_projections
+from maxtext.parallel.layout import Layout, MeshAxes, with_ways
 from maxtext.parallel.mesh import make_layout, make_mesh, mesh_degrees
 
 # The mesh of attention data parallelism. `model` splits the heads of a group of devices, `attn_dp`
@@ -49,7 +49,7 @@ def tensor_layout(layout: Layout, *, kv_heads: int) -> Layout:
     rules["cache_heads"] = rules["activation_heads"]
     if kv_heads % layout.ways("activation_kv_heads"):
         rules["kv_heads"] = rules["activation_kv_heads"] = ()
-    return dataclasses.replace(layout, rules=with_projections(rules), balanced_rows=False)
+    return dataclasses.replace(layout, rules=with_ways(rules), balanced_rows=False)
 
 
 def attention_dp_rules(dp: AttentionDP) -> dict[str, MeshAxes]:
@@ -86,7 +86,12 @@ def attention_dp_rules(dp: AttentionDP) -> dict[str, MeshAxes]:
         "pages": _REQUESTS,
         "cache_heads": (MODEL,),
     }
-    rules = with_projections(rules)
+    rules = with_ways(rules)
+    # A table that is split by its rows gives whole ones.
+    rules["looked_up_embed"] = ()
+    if not dp.sharded:
+        # Each group sums over its own heads before it passes its tokens on.
+        rules["attn_out_length"], rules["attn_out_embed"] = _REQUESTS, (MODEL,)
     if dp.sharded:
         rules["attn_projection_length"] = (DATA,)
         # Whole: split, the compiler would pass parts of the tokens round to sum over them.

@@ -40,7 +40,7 @@ def compile_only(config: Config) -> None:
         log_start(setup, work)
         with config_errors():
             traced = trace_step(setup)
-        compiled = compile_step(traced)
+        compiled = compile_step(setup, traced)
     report = _report(setup, compiled, work)
     _log(report)
     with config_errors(), together():

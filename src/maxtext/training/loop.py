@@ -51,7 +51,7 @@ def train(config: Config) -> None:
             _logger.info("all %d steps are done already; raise steps to go on", first)
             return
         with goodput.during("compilation"):
-            step_fn = compile_step(run.traced)
+            step_fn = compile_step(run.setup, run.traced)
         with Interrupt() as interrupt:
             try:
                 _run_steps(run, step_fn, interrupt)

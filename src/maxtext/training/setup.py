@@ -21,6 +21,7 @@ from maxtext.models.fusion import NOTHING_FUSED, Fusion, fusion_from_config
 from maxtext.models.registry import architecture
 from maxtext.optim.optimizer import Optimizer, optimizer
 from maxtext.optim.schedules import Schedule, schedule
+from maxtext.parallel.debug import ShardingLog
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import abstract, select
@@ -191,9 +192,15 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
     over_data = config.mesh.shard_optimizer_over_data
     model_name = Path(config.run.model_name).stem
     name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory = Path(os.path.expanduser(config.run.base_output_directory)) / name
+    state = abstract_state(specs, transform, layout, over_data=over_data, fusion=fusion)
+    if config.run.debug_sharding:
+        log = ShardingLog(directory / "sharding")
+        log.weights(specs, state.params, layout=layout, apart=not compute.scan_layers)
+        layout = dataclasses.replace(layout, log=log)
     setup = Setup(
         config=config.model_copy(update={"compute": compute}),
-        directory=Path(os.path.expanduser(config.run.base_output_directory)) / name,
+        directory=directory,
         layout=layout,
         architecture=model,
         specs=specs,
@@ -201,7 +208,7 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
         optimizer=transform,
         schedule=schedule(config.optimizer, steps=config.training.steps),
         pipeline=choose_pipeline(config, model, layout),
-        abstract=abstract_state(specs, transform, layout, over_data=over_data, fusion=fusion),
+        abstract=state,
     )
     _check_batch(setup)
     _check_rows(setup)

@@ -162,11 +162,13 @@ def trace_step(setup: Setup) -> Traced:
     return step.trace(setup.abstract, batch, setup.abstract_rate())
 
 
-def compile_step(traced: Traced) -> Compiled:
-    """The program of a traced step; logs time and memory."""
+def compile_step(setup: Setup, traced: Traced) -> Compiled:
+    """The program of a traced step; logs time and memory, and how arrays lie if that is asked."""
     began = time.perf_counter()
     with still("compiling the step"):
         compiled = traced.lower().compile()
+    if setup.layout.log is not None:
+        setup.layout.log.write()
     seconds = time.perf_counter() - began
     _logger.info("step compiled in %.1f s%s", seconds, _memory_text(compiled))
     use = memory_use()

@@ -119,6 +119,11 @@ REFUSED = [
         "ici_context_parallelism=1",
     ),
     (
+        "ici_tensor_parallelism=8 enable_dp_attention=true fused_qkv=true",
+        "keeps each key with its queries",
+        "attn_dp_weights=replicated, or fused_qkv=false",
+    ),
+    (
         "ici_tensor_parallelism=8 enable_dp_attention=true logical_axis_rules={'mlp':[]}",
         "a mesh and rules of its own",
         "leave it out",

@@ -145,3 +145,17 @@ def test_no_page_is_lost_or_held_twice() -> None:
     assert scheduler.num_free_pages == 18
     assert scheduler.num_preempted > 0
     assert scheduler.num_cached_tokens > 0
+
+
+def test_a_sequence_goes_to_the_rank_that_it_loads_least() -> None:
+    scheduler = Scheduler(limits(num_ranks=2, max_num_batched_tokens=64))
+    for number, length in enumerate((20, 3, 4, 5)):
+        scheduler.add(sequence(number, [number] * length))
+    # One long sequence weighs as much as all the others.
+    assert take_step(scheduler) == [[(0, 0, 20)], [(1, 0, 3), (2, 0, 4), (3, 0, 5)]]
+    # Known tokens weigh nothing: four of them are too few, twelve are enough.
+    scheduler.add(sequence(4, [0] * 4 + [9] * 3))
+    assert take_step(scheduler)[1][-1] == (4, 0, 7)
+    scheduler.add(sequence(5, [0] * 12 + [9]))
+    assert take_step(scheduler)[0][-1] == (5, 12, 13)
+    assert scheduler.num_cached_tokens == 12
