@@ -14,6 +14,7 @@ from maxtext.layers.attentions import Attend, Rotation
 from maxtext.layers.embeddings import Embedding, embed, embedding_params, head_kernel
 from maxtext.layers.linears import Linear, linear_params
 from maxtext.layers.normalizations import AnyNorm, NormParams, norm
+from maxtext.models.fusion import NOTHING_FUSED, Fusion
 from maxtext.models.layer_kinds import LayerKind
 from maxtext.ops.attention import AttentionPattern
 from maxtext.ops.dropout import dropout
@@ -166,6 +167,7 @@ class Runtime:
         attend: Segments of some rows to the attention port for them.
         stages: How stacks run.
         pipeline: How they run on devices of which each has a part of the layers.
+        fusion: Of the weights.
         dtype: Type of activations.
         one_hot_embed: Whether tokens are embedded by a product.
         dropout_rate: Part of the activations that dropout zeroes.
@@ -177,6 +179,7 @@ class Runtime:
     dtype: DType
     one_hot_embed: bool = False
     pipeline: Pipeline | None = None
+    fusion: Fusion = NOTHING_FUSED
     dropout_rate: float = 0.0
     dropout_key: PRNGKeyArray | None = None
 
@@ -228,7 +231,7 @@ def hidden_states(
     for group, keys in zip(architecture.groups, group_keys, strict=True):
         stack = Stack(
             layers=functools.partial(_layers, architecture, group, runtime),
-            specs=group.params,
+            specs=runtime.fusion.specs(group.params),
             weights=params.decoder.groups[group.name],
             per_layer=keys,
         )

@@ -11,6 +11,7 @@ from maxtext.data.batch import Batch
 from maxtext.layers.attentions import training_attend
 from maxtext.layers.embeddings import project_to_vocab
 from maxtext.models.decoder import Architecture, Model, Runtime, hidden_states, output_kernel
+from maxtext.models.fusion import fusion_from_config
 from maxtext.ops.cross_entropy import cross_entropy
 from maxtext.parallel.layout import constrain, current_layout
 from maxtext.parallel.params import pytree
@@ -69,6 +70,7 @@ class LossFn:
             attend=functools.partial(training_attend, self.compute, max_segments=self.max_segments),
             stages=stages_from_config(self.compute),
             pipeline=self.pipeline,
+            fusion=fusion_from_config(self.compute),
             dtype=self.compute.dtype,
             one_hot_embed=self.compute.use_iota_embed,
             dropout_rate=self.dropout_rate,

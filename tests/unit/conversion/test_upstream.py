@@ -115,6 +115,27 @@ def test_a_family_whose_layout_is_not_certain_is_refused(tmp_path: Path) -> None
         UpstreamWeights(tmp_path, model)
 
 
+@pytest.mark.parametrize(
+    ("parts", "fused", "key"),
+    [
+        (("query", "key", "value"), "self_attention/qkv_proj", "fused_qkv"),
+        (("wi_0", "wi_1"), "mlp/wi", "fused_mlp"),
+    ],
+)
+def test_fused_kernels_of_upstream_are_refused(
+    parts: tuple[str, ...], fused: str, key: str, tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path / "hf", LLAMA, random_tensors(LLAMA))
+    model = read_model(huggingface_source(folder))
+    theirs = HuggingFaceWeights(model, open_folder(folder), where="it")
+    ours = {name: np.concatenate(list(theirs.pieces(name))) for name in theirs.leaves}
+    kept = {name: x for name, x in ours.items() if name.split("/")[-2] not in parts}
+    kept[f"decoder/layers/{fused}/kernel"] = np.zeros((3, 36, 3, 6, 8), np.float32)
+    save(tmp_path / "upstream", upstream_tree(model, kept, scan=True))
+    with pytest.raises(ConversionError, match=rf"{fused}/kernel.*{key}=true.*{key}=false"):
+        UpstreamWeights(tmp_path / "upstream", model)
+
+
 def test_the_model_is_given_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
