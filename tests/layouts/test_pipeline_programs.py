@@ -87,6 +87,16 @@ def test_stages_compute_in_every_iteration_and_in_no_more() -> None:
     assert len(set(iteration.values())) == 1
 
 
+@pytest.mark.parametrize(("microbatches", "repeats"), [(8, 1), (4, 2)])
+def test_stages_hand_on_twice_in_an_iteration_and_twice_backward(
+    microbatches: int, repeats: int
+) -> None:
+    compiled, mesh = piped(microbatches, repeats=repeats)
+    moves = [one for one in collectives(compiled, mesh) if one.kind == "collective-permute"]
+    in_loops = sum(one.runs for one in moves if one.runs > 1)
+    assert in_loops == 2 * 2 * (microbatches * repeats + STAGES - 1)
+
+
 @pytest.mark.slow
 def test_a_microbatch_leaves_the_inputs_of_its_stages_and_no_more() -> None:
     # Two rows on a device, float32.

@@ -111,6 +111,12 @@ def test_stages_hold_layers_of_several_kinds(family: str) -> None:
 
 
 @pytest.mark.slow
+def test_dropout_zeroes_in_stages_what_it_zeroes_on_one_device() -> None:
+    model = (*layers(4), "dropout_rate=0.3")
+    check({"pipeline": 2, "fsdp": 2}, model, num_pipeline_microbatches=8)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 6])
 def test_layers_that_are_left_run_on_all_devices(count: int) -> None:
     keys = {"logical_axis_rules": "{layers: []}"} if count == 5 else {}

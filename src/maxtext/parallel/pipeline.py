@@ -353,15 +353,32 @@ def _turned(ring: Ring, made: jax.Array, time: jax.Array) -> Ring:
     """The ring one place further, `made` the outputs of all stages."""
     leaving = made if ring.moving is None else ring.moving
     moving = None if ring.moving is None else made
-    state, queue = jnp.roll(leaving, 1, axis=0), ring.queue
+    state, queue = _rolled(leaving, 1), ring.queue
     if queue.shape[0]:
         place = time % queue.shape[0]
         waiting = jax.lax.dynamic_index_in_dim(queue, place, keepdims=False)
         state = _at_stage(0, waiting, state)
-        waiting = _at_stage(-1, leaving, jnp.roll(waiting, -1, axis=0))
+        waiting = _at_stage(-1, leaving, _rolled(waiting, -1))
         waiting = constrain(waiting, _STAGES, *_ACTIVATION)
         queue = jax.lax.dynamic_update_index_in_dim(queue, waiting, place, 0)
     return Ring(state=constrain(state, _STAGES, *_ACTIVATION), moving=moving, queue=queue)
+
+
+def _rolled(x: jax.Array, shift: int) -> jax.Array:
+    """What stages hand on: one collective, backward too, where JAX's own roll takes two."""
+
+    @jax.custom_vjp
+    def roll(x: jax.Array) -> jax.Array:
+        return jnp.roll(x, shift, axis=0)
+
+    def forward(x: jax.Array) -> tuple[jax.Array, None]:
+        return roll(x), None
+
+    def backward(_: None, grad: jax.Array) -> tuple[jax.Array]:
+        return (jnp.roll(grad, -shift, axis=0),)
+
+    roll.defvjp(forward, backward)
+    return roll(x)
 
 
 def _at_stage(stage: int, one: jax.Array, others: jax.Array) -> jax.Array:
