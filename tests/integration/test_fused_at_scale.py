@@ -25,7 +25,7 @@ from maxtext.parallel import program
 from maxtext.parallel.hlo import HloArray, instructions
 from maxtext.parallel.layout import use_layout
 from maxtext.training.setup import make_setup
-from maxtext.training.start import compile_step, trace_step
+from maxtext.training.start import trace_step
 
 ROOT = Path(__file__).parents[2]
 COMMAND = """
@@ -100,7 +100,7 @@ def compiled_small(*more: str) -> tuple[Step, int]:
     config = load([str(ROOT / argv[0]), *argv[1:]], {}).config
     setup = make_setup(config, jax.devices()[:4], backend="cpu")
     with use_layout(setup.layout):
-        compiled = compile_step(trace_step(setup))
+        compiled = trace_step(setup).lower().compile()
     flops = program.flops(compiled)
     assert flops is not None
     return Step(compiled.as_text() or "", length=516, width=128, head_dim=8), flops
