@@ -60,8 +60,26 @@ def test_keys_as_upstream_writes_them_and_eight_devices_print_the_same(
     want = capfd.readouterr().out
     asked += ["--hf_model_name", str(tmp_path), "--hf_config_path", str(tmp_path)]
     asked += ["--ici_tensor_parallelism", "8", "--gpu_memory_utilization", "0.5"]
-    done = vllm_decode(*asked, "--enable_dp_attention", "true")
+    asked += ["--debug_sharding", "true", "--run_name", "run"]
+    asked += ["--base_output_directory", str(tmp_path)]
+    done = vllm_decode(*asked, "--enable_dp_attention", "true", "--attn_dp_weights", "replicated")
     assert (done.returncode, done.stdout) == (0, want), done.stderr
+    # Of Llama, what the document that this follows has for Llama-3.1-8B on eight devices.
+    lines = (tmp_path / "run" / "sharding" / "weights.txt").read_text().splitlines()
+    for name, placed in {
+        "decoder/decoder_norm/scale": "(('model', 'attn_dp'),)",
+        "decoder/layers_0/mlp/wi_0/kernel": "(None, ('model', 'attn_dp'))",
+        "decoder/layers_0/mlp/wo/kernel": "(('model', 'attn_dp'), None)",
+        "decoder/layers_1/self_attention/query/kernel": "(None, 'model', None)",
+        "decoder/layers_1/self_attention/out/kernel": "('model', None, None)",
+        "decoder/logits_dense/kernel": "(None, ('model', 'attn_dp'))",
+        "token_embedder/embedding": "(('model', 'attn_dp'), None)",
+    }.items():
+        (line,) = [line for line in lines if line.startswith(f"{name}.")]
+        assert line.endswith(f"] {placed}")
+    lines = (tmp_path / "run" / "sharding" / "activations.txt").read_text()
+    assert "attentions.py:" in lines
+    assert "(None, 'attn_dp', 'model', None)" in lines
 
 
 def test_a_degree_that_vllm_was_told_otherwise_ends_the_run(checkpoint) -> None:

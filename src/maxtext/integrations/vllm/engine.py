@@ -11,9 +11,8 @@ import jax
 from maxtext.decoding.engine import Stats
 from maxtext.decoding.requests import Event, FinishReason, Logprob, Request, Sampling
 from maxtext.decoding.text import TextStream
+from maxtext.integrations.vllm.layout import COMPILED
 
-# What JAX reports of each compilation, in seconds.
-_COMPILED = "/jax/core/compile/backend_compile_duration"
 # Why vLLM ends a request: it is told no texts that end one, only tokens.
 _REASONS: Mapping[str | None, FinishReason | None] = {
     None: None,
@@ -132,7 +131,7 @@ class VllmEngine:
         self.engine.engine_core.shutdown()
 
     def _compiled(self, event: str, duration_secs: float, **_: Any) -> None:
-        if event == _COMPILED:
+        if event == COMPILED:
             self.stats.compile_seconds += duration_secs
 
     def _check(self, request: Request, number: int) -> None:

@@ -198,11 +198,16 @@ def random_weights(fixed: Fixed) -> Model:
 
 def serving_weights(fixed: Fixed, stored: Model) -> Model:
     """Weights as a step wants them; `stored` are given up."""
-    with use_layout(fixed.layout):
-        return serving_params(
+    layout = fixed.layout
+    with use_layout(layout):
+        params = serving_params(
             fixed.architecture,
             stored,
-            fixed.layout,
+            layout,
             dtype=fixed.dtype,
             fusion=fusion_from_config(fixed.config.compute),
         )
+        if layout.log is not None:
+            layout.log.weights(fixed.specs, params, layout=layout, apart=True)
+            layout.log.write()
+    return params
