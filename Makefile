@@ -80,7 +80,7 @@ test: $(STAMP) ## Run the fast tests.
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## Run the tests that start processes or train.
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -m slow -n $(WORKERS) --dist loadfile
 
 .PHONY: test-vllm
 # Warnings of vLLM and of what it brings are theirs.
