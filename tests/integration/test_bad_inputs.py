@@ -98,7 +98,7 @@ BAD = {
         ("3 layers do not divide over 2 stages", "pipeline_parallel_layers=2"),
     ),
     "stages that devices decide on": Bad(
-        "ici_pipeline_parallelism=-1 ici_fsdp_parallelism=1",
+        "ici_pipeline_parallelism=-1 ici_fsdp_parallelism=1 base_num_decoder_layers=2",
         ("2 layers do not divide over 8 stages", "fewer stages"),
     ),
     "layers beside stages that devices must share": Bad(
@@ -106,7 +106,7 @@ BAD = {
         ("'layers' of size 3 does not divide over stage 2", "{layers: []}"),
     ),
     "rows that do not divide over microbatches": Bad(
-        "ici_pipeline_parallelism=2 num_pipeline_microbatches=4",
+        "per_device_batch_size=1 ici_pipeline_parallelism=2 num_pipeline_microbatches=4",
         ("8 rows a forward pass", "4 devices", "multiple of 2", "microbatches may be 2"),
     ),
     "kinds of layers that differ between stages": Bad(
