@@ -186,6 +186,7 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
         split=row_split(layout),
     )
     model = architecture(config.model, weight_dtype=compute.weight_dtype)
+    pipeline = choose_pipeline(config, model, layout)
     specs = model_params(model)
     fusion = fusion_from_config(compute)
     transform = optimizer(config.optimizer, specs)
@@ -207,7 +208,7 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
         fusion=fusion,
         optimizer=transform,
         schedule=schedule(config.optimizer, steps=config.training.steps),
-        pipeline=choose_pipeline(config, model, layout),
+        pipeline=pipeline,
         abstract=state,
     )
     _check_batch(setup)
