@@ -156,9 +156,9 @@ def _attention_dp(model: Architecture, layout: Layout, own: _Served) -> Exchange
     ]
     groups, count = (ATTN_DP,), layout.mesh.shape[ATTN_DP]
     placed = functools.partial(Exchange, kind="all-gather", axes=groups, ways=count)
-    # A place and whether it is one, of each token, then of the last token of each sequence.
+    # The id of each token; of each sequence where its last token is, and whether it has one.
     rest = [
-        placed("places", num_bytes=5 * (own.tokens + own.sequences)),
+        placed("places", num_bytes=4 * own.tokens + 5 * own.sequences),
         _reduced("embeddings", every, layout, whole),
         norm,
         gathered("head input", num_bytes=own.sequences * config.emb_dim * numbers),

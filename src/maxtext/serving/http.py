@@ -63,14 +63,17 @@ class Server(uvicorn.Server):
     @override
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-        for one in signals:
+        loop = asyncio.get_running_loop()
+        before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+        for one in before:
             loop.add_signal_handler(one, self._drain, one)
         try:
             yield
         finally:
-            for one in signals:
+            for one, handler in before.items():
+                # That leaves the default behind, which ends a program that was told to ignore it.
                 loop.remove_signal_handler(one)
+                signal.signal(one, handler)
 
     def _drain(self, number: int) -> None:
         if self._worker.draining:
