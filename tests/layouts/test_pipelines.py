@@ -86,6 +86,8 @@ def cells():
             "pipeline_delay_activation_forwarding": microbatches > stages and index % 2 == 0,
             "scan_pipeline_iterations": index % 7 != 0,
             "scan_layers": index % 5 != 0,
+            "fused_qkv": (index + index // 4) % 2 == 1,
+            "fused_mlp": (index // 2 + index // 4) % 2 == 1,
             "remat_policy": ("full", "none", "minimal")[index // 3 % 3],
         }
         if keys["remat_policy"] != "none":
