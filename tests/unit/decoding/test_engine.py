@@ -59,6 +59,17 @@ def test_greedy_tokens_are_those_of_forward_passes(family: str) -> None:
     assert engine.num_cached_tokens == 20
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_do_not_depend_on_fused_projections(family: str) -> None:
+    devices = 1 if family == "llama_mqa" else 2
+    mesh = TENSOR2 if devices == 2 else ()
+    argv = (*FAMILIES[family], "fused_qkv=true", "fused_mlp=true", *mesh)
+    engine, served = tiny_engine(*argv, devices=devices)
+    requests = [request(tokens) for tokens in prompts(*MIXED)]
+    assert_greedy(served, requests, generate(engine, requests))
+
+
 @pytest.mark.parametrize(
     ("argv", "devices"),
     [
