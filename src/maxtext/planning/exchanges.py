@@ -174,17 +174,17 @@ def _around_attention(model: Architecture, layout: Layout, own: _Served) -> list
     groups = layout.mesh.shape[ATTN_DP]
     heads, split = layout.ways("activation_heads"), layout.mesh_axes("activation_heads")
     between = functools.partial(Exchange, axes=(ATTN_DP,), ways=groups)
-    head_bytes = own.tokens * config.head_dim * numbers // heads
-    queries, kv = config.num_query_heads * head_bytes, config.num_kv_heads * head_bytes
     if layout.ways("attn_projection_length") == layout.ways("attn_activation_length"):
         scale = config.emb_dim // heads * jnp.dtype(model.weight_dtype).itemsize
         return [
             between("tokens to groups", "all-to-all", num_bytes=whole // groups // heads),
             between("norm's scale", "all-gather", num_bytes=scale),
             Exchange("tokens in a group", "all-gather", split, heads, whole // groups),
-            between("tokens from groups", "all-gather", num_bytes=queries),
-            _reduced("attention output", split, layout, whole),
+            _reduced("attention output", split, layout, whole // groups),
+            between("tokens from groups", "all-to-all", num_bytes=whole // groups // heads),
         ]
+    head_bytes = own.tokens * config.head_dim * numbers // heads
+    queries, kv = config.num_query_heads * head_bytes, config.num_kv_heads * head_bytes
     moved = [queries, queries]
     if layout.ways("attn_projection_kv_heads") > heads:
         moved += [kv, kv]

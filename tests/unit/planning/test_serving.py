@@ -31,6 +31,19 @@ MESHES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         HEADS,
         {"ici_tensor_parallelism": 8, "enable_dp_attention": True, "attn_dp_weights": "sharded"},
     ),
+    "supergroups": (
+        HEADS,
+        {"ici_data_parallelism": 2, "ici_tensor_parallelism": 4, "enable_dp_attention": True},
+    ),
+    "supergroups, replicated": (
+        HEADS,
+        {
+            "ici_data_parallelism": 2,
+            "ici_tensor_parallelism": 4,
+            "enable_dp_attention": True,
+            "attn_dp_weights": "replicated",
+        },
+    ),
     "Q+K+V": (
         (*HEADS, "base_num_kv_heads=8"),
         {"ici_tensor_parallelism": 8, "ici_attn_dp_parallelism": 2, "attn_dp_weights": "sharded"},
