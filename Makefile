@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || { \
 	    echo "The package registry gave no uv: see pip's message above. Behind a mirror, set" \
 	      "PIP_INDEX_URL." >&2; exit 1; }
-	@VIRTUAL_ENV=$(VENV) $(BIN)/python -m uv pip install --quiet --compile-bytecode \
+	@$(BIN)/python -m uv pip install --python $(BIN)/python --quiet --compile-bytecode \
 	    $(if $(PIP_INDEX_URL),--default-index $(PIP_INDEX_URL)) -c constraints.txt -e '.[dev]' || { \
 	    echo "The packages could not be installed: see uv's message above. Behind a mirror, set" \
 	      "PIP_INDEX_URL." >&2; exit 1; }
@@ -53,7 +53,7 @@ install-vllm: $(VLLM)/.installed ## Make .venv-vllm, with vLLM beside maxtext: 1
 
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt | $(STAMP)
 	@$(BIN)/python -m uv venv --quiet --allow-existing --python 3.12 $(VLLM)
-	@VIRTUAL_ENV=$(VLLM) $(BIN)/python -m uv pip install --quiet --compile-bytecode \
+	@$(BIN)/python -m uv pip install --python $(VLLM)/bin/python --quiet --compile-bytecode \
 	    $(if $(PIP_INDEX_URL),--default-index $(PIP_INDEX_URL)) \
 	    -c constraints-vllm.txt -e '.[vllm-dev]' || { \
 	    echo "vLLM could not be installed: see uv's message above. Behind a mirror, set" \
