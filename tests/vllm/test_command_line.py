@@ -83,7 +83,8 @@ def test_keys_as_upstream_writes_them_and_eight_devices_print_the_same(
 
 
 def test_a_degree_that_vllm_was_told_otherwise_ends_the_run(checkpoint) -> None:
-    argv = [f"load_parameters_path={checkpoint}", "prompt=x", "ici_tensor_parallelism=8"]
+    argv = [f"load_parameters_path={checkpoint}", "prompt=x", "max_new_tokens=4"]
+    argv += ["ici_tensor_parallelism=8"]
     done = vllm_decode(*argv, "enable_dp_attention=true", f"vllm_additional_config={DEGREE}")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert "asks for a mesh of data 1 x attn_dp 4 x expert 1 x model 2" in done.stderr
