@@ -1,6 +1,7 @@
 """Eight virtual CPU devices, a compilation cache and a clean environment for every test."""
 
 import os
+import signal
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -13,5 +14,7 @@ os.environ["XLA_FLAGS"] = (
 os.environ["NPROC"] = "32"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+# A shell that starts tests in the background has them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for name in [name for name in os.environ if name.startswith("M_")]:
     del os.environ[name]
