@@ -14,7 +14,7 @@ from jax.stages import Compiled
 
 from maxtext.decoding.batch import Plan, Shapes, numbers
 from maxtext.decoding.cache import empty_cache
-from maxtext.decoding.requests import Event, FinishReason, Logprob, Request
+from maxtext.decoding.requests import Event, FinishReason, Logprob, Request, stream
 from maxtext.decoding.sampling import MODES, Chosen, Mode
 from maxtext.decoding.scheduler import Limits, Row, Scheduler
 from maxtext.decoding.scheduler import Sequence as Running
@@ -190,21 +190,8 @@ class Engine:
         return events
 
     def stream(self, numbers: Iterable[int]) -> Iterator[Event]:
-        """Runs requests, by their ids, to their ends; events of others are dropped meanwhile.
-
-        Those that have not ended when nobody reads on are given up.
-        """
-        left = set(numbers)
-        try:
-            while left:
-                for event in self.step():
-                    if event.id in left:
-                        if event.finish_reason is not None:
-                            left.remove(event.id)
-                        yield event
-        finally:
-            for number in left:
-                self.cancel(number)
+        """Runs requests, by their ids, to their ends; see `requests.stream`."""
+        return stream(self, numbers)
 
     def warm_up(self) -> None:
         """Compiles all that steps may need, so that none waits for it."""
@@ -212,18 +199,8 @@ class Engine:
             self._run(shape, mode)
 
     def _check(self, request: Request) -> None:
+        request.check(vocab_size=self._step.vocab_size, max_length=self._limits.max_length)
         tokens, new = request.tokens, request.sampling.max_new_tokens
-        most, vocab_size = self._limits.max_length, self._step.vocab_size
-        if not tokens:
-            raise ValueError("the prompt has no tokens")
-        if not 0 <= min(tokens) <= max(tokens) < vocab_size:
-            wrong = next(token for token in tokens if not 0 <= token < vocab_size)
-            raise ValueError(f"the prompt has id {wrong}; tokens are 0 to {vocab_size - 1}")
-        if len(tokens) + new > most:
-            raise ValueError(
-                f"{len(tokens)} tokens of the prompt and max_new_tokens={new} exceed "
-                f"max_target_length={most}"
-            )
         room = self._limits.num_pages * self._limits.page_size
         if len(tokens) + new > room:
             raise ValueError(

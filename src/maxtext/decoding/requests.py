@@ -1,7 +1,8 @@
 """What a caller of the engine hands in, and what it gets back."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import Literal, Protocol
 
 type FinishReason = Literal["eos", "stop", "length", "cancelled"]
 
@@ -64,6 +65,28 @@ class Request:
     tokens: tuple[int, ...]
     sampling: Sampling
 
+    def check(self, *, vocab_size: int, max_length: int) -> None:
+        """Holds it against the model.
+
+        Args:
+            vocab_size: Tokens of the tokenizer.
+            max_length: Tokens of a prompt and what follows it, at most.
+
+        Raises:
+            ValueError: The prompt is empty, holds what is no token, or is too long.
+        """
+        tokens, new = self.tokens, self.sampling.max_new_tokens
+        if not tokens:
+            raise ValueError("the prompt has no tokens")
+        if not 0 <= min(tokens) <= max(tokens) < vocab_size:
+            wrong = next(token for token in tokens if not 0 <= token < vocab_size)
+            raise ValueError(f"the prompt has id {wrong}; tokens are 0 to {vocab_size - 1}")
+        if len(tokens) + new > max_length:
+            raise ValueError(
+                f"{len(tokens)} tokens of the prompt and max_new_tokens={new} exceed "
+                f"max_target_length={max_length}"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class Logprob:
@@ -96,3 +119,33 @@ class Event:
     text: str = ""
     logprobs: tuple[Logprob, ...] = ()
     finish_reason: FinishReason | None = None
+
+
+class Steps(Protocol):
+    """What `stream` needs of an engine."""
+
+    def step(self) -> list[Event]:
+        """One step, and what it gave requests."""
+        ...
+
+    def cancel(self, number: int) -> None:
+        """Gives up a request."""
+        ...
+
+
+def stream(engine: Steps, numbers: Iterable[int]) -> Iterator[Event]:
+    """Runs requests, by their ids, to their ends; events of others are dropped meanwhile.
+
+    Those that have not ended when nobody reads on are given up.
+    """
+    left = set(numbers)
+    try:
+        while left:
+            for event in engine.step():
+                if event.id in left:
+                    if event.finish_reason is not None:
+                        left.remove(event.id)
+                    yield event
+    finally:
+        for number in left:
+            engine.cancel(number)

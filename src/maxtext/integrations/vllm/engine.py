@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from maxtext.decoding.engine import Stats
-from maxtext.decoding.requests import Event, FinishReason, Logprob, Request, Sampling
+from maxtext.decoding.requests import Event, FinishReason, Logprob, Request, Sampling, stream
 from maxtext.decoding.text import TextStream
 from maxtext.integrations.vllm.layout import COMPILED
 
@@ -101,18 +101,8 @@ class VllmEngine:
         return events
 
     def stream(self, numbers: Iterable[int]) -> Iterator[Event]:
-        """Runs requests, by their ids, to their ends; see `Engine.stream`."""
-        left = set(numbers)
-        try:
-            while left:
-                for event in self.step():
-                    if event.id in left:
-                        if event.finish_reason is not None:
-                            left.remove(event.id)
-                        yield event
-        finally:
-            for number in left:
-                self.cancel(number)
+        """Runs requests, by their ids, to their ends; see `requests.stream`."""
+        return stream(self, numbers)
 
     def load_newest_weights(self) -> None:
         """Goes on with the weights that are stored now where the old ones came from.
@@ -135,17 +125,8 @@ class VllmEngine:
             self.stats.compile_seconds += duration_secs
 
     def _check(self, request: Request, number: int) -> None:
-        tokens, sampling = request.tokens, request.sampling
-        if not tokens:
-            raise ValueError("the prompt has no tokens")
-        if not 0 <= min(tokens) <= max(tokens) < self._vocab_size:
-            wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
-            raise ValueError(f"the prompt has id {wrong}; tokens are 0 to {self._vocab_size - 1}")
-        if len(tokens) + sampling.max_new_tokens > self._max_length:
-            raise ValueError(
-                f"{len(tokens)} tokens of the prompt and max_new_tokens={sampling.max_new_tokens} "
-                f"exceed max_target_length={self._max_length}"
-            )
+        request.check(vocab_size=self._vocab_size, max_length=self._max_length)
+        sampling = request.sampling
         if sampling.temperature > 0 and sampling.seed != (self._seed + number) % 2**31:
             raise ValueError(
                 f"seed={sampling.seed}: vLLM's engine on JAX has one seed for all requests, "

@@ -1,6 +1,6 @@
 """The spots of tpu-inference that only TPUs can pass, replaced for other JAX backends.
 
-Source: tpu-inference 0.32.0. A fourth spot is its attention kernel, of which `attend` takes the
+Source: tpu-inference 0.32.0. One more is its attention kernel, of which `attend` takes the
 place.
 """
 
