@@ -4,7 +4,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from maxtext.config.cli import print_pieces, run_main
+from maxtext.config.attention_dp import announcement
+from maxtext.config.cli import print_note, print_pieces, run_main
 from maxtext.config.load import Loaded
 
 
@@ -21,10 +22,11 @@ def _decode(loaded: Loaded) -> None:
     from maxtext.decoding.prompts import read_prompts
 
     served = prepare(loaded.config)
+    print_note(announcement(served.config.mesh, served.config.model))
     prompts = read_prompts(served.config, served.tokenizer)
     engine = load_engine(served)
     print_pieces(answers(engine, prompts, served.config.decode))
-    print(rates(engine, began=began), file=sys.stderr)
+    print_note(rates(engine, began=began))
 
 
 if __name__ == "__main__":

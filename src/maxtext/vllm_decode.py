@@ -5,7 +5,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from maxtext.config.cli import print_pieces, run_main
+from maxtext.config.attention_dp import announcement
+from maxtext.config.cli import print_note, print_pieces, run_main
 from maxtext.config.load import Loaded
 
 
@@ -28,11 +29,12 @@ def _decode(argv: Sequence[str], loaded: Loaded) -> None:
     from maxtext.integrations.vllm.tokenizer import with_tokenizer
 
     config, tokenizer = with_tokenizer(loaded.config)
+    print_note(announcement(config.mesh, config.model))
     prompts = read_prompts(config, tokenizer)
     engine = load_vllm_engine(config, tokenizer, argv)
     try:
         print_pieces(answers(engine, prompts, config.decode))
-        print(rates(engine, began=began), file=sys.stderr)
+        print_note(rates(engine, began=began))
     finally:
         engine.close()
 

@@ -15,6 +15,7 @@ from maxtext.layers.attentions import training_attend
 from maxtext.models.decoder import Runtime, hidden_states, output_kernel
 from maxtext.parallel.layout import use_layout
 from maxtext.parallel.stages import Stages
+from maxtext.serving.server import load_service
 from maxtext.training.setup import prepare
 
 TOKENIZER = ByteTokenizer()
@@ -74,6 +75,20 @@ def test_greedy_text_is_that_of_forward_passes(trained, capfd) -> None:
     capfd.readouterr()
     assert decode.main([*trained, f"prompt={prompt}", "max_new_tokens=4"]) == 2
     assert "29 tokens of the prompt and max_new_tokens=4 exceed" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_attention_data_parallelism_is_answered_once_with_the_reason(trained, capfd) -> None:
+    capfd.readouterr()
+    argv = [*trained, "ici_tensor_parallelism=8", "enable_dp_attention=true"]
+    assert decode.main([*argv, "prompt=x", "max_new_tokens=1"]) == 0
+    want = "attention data parallelism: 4 groups of 2, Q only: 2 key and value heads on 8 devices"
+    assert capfd.readouterr().err.count(want) == 1
+    announced: list[str] = []
+    config = load([*argv, "serve_warm_up=false"], {}, model_from_checkpoint=True).config
+    load_service(config, announced.append)
+    (text,) = announced
+    assert text.startswith(want)
 
 
 @pytest.mark.slow

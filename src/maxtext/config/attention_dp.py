@@ -31,6 +31,12 @@ class AttentionDP:
         """Whether the projections of queries and outputs are stored once for all groups."""
         return self.variant in ("Q only", "Q+K+V")
 
+    @property
+    def text(self) -> str:
+        """Groups, variant and reason."""
+        groups = f"{self.attn_dp} groups of {self.model}, " if self.attn_dp > 1 else ""
+        return f"{groups}{self.variant}: {self.why}"
+
 
 def derived_degree(tensor: int, kv_heads: int) -> int:
     """The smallest number of groups in which no device holds a key and value head that another has.
@@ -52,12 +58,21 @@ def attention_dp(mesh: MeshConfig, model: ModelConfig) -> AttentionDP:
     if asked == -1:
         degree = derived_degree(tensor, kv_heads)
         why = f"{kv_heads} key and value heads on {tensor} devices"
+        if degree == 1:
+            why += ", of which none is held twice"
     else:
         degree, why = asked, f"ici_attn_dp_parallelism={asked}"
     if degree == 1:
         return AttentionDP(1, tensor, "off", why)
     variant, because = _variant(mesh.attn_dp_weights, tensor, model)
     return AttentionDP(degree, tensor // degree, variant, f"{why}; {because}")
+
+
+def announcement(mesh: MeshConfig, model: ModelConfig) -> str | None:
+    """What programs that serve say of it once; None where nothing is asked of it."""
+    if not mesh.enable_dp_attention and mesh.ici_attn_dp_parallelism == -1:
+        return None
+    return f"attention data parallelism: {attention_dp(mesh, model).text}"
 
 
 def _variant(weights: str, tensor: int, model: ModelConfig) -> tuple[Variant, str]:

@@ -181,6 +181,12 @@ def _print(text: str) -> None:
         sys.stdout.flush()
 
 
+def print_note(text: str | None) -> None:
+    """Prints a line beside the answers of a program: to stderr."""
+    if text is not None:
+        sys.stderr.write(f"{text}\n")
+
+
 def print_pieces(pieces: Iterator[str]) -> None:
     """Prints pieces of text as they come; errors before the first one pass through."""
     first = next(pieces)

@@ -2,14 +2,12 @@
 
 import dataclasses
 import functools
-import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from maxtext.config.attention_dp import attention_dp
 from maxtext.config.schema import Config
 from maxtext.conversion.loading import load_weights
 from maxtext.data.tokenizer import Tokenizer, load_tokenizer
@@ -21,13 +19,11 @@ from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Decoder, Model, model_params
 from maxtext.models.fusion import NOTHING_FUSED, Fusion, fusion_from_config
 from maxtext.models.registry import architecture
-from maxtext.parallel.debug import ShardingLog
+from maxtext.parallel.debug import sharding_log
 from maxtext.parallel.layout import Layout, use_layout
 from maxtext.parallel.params import abstract, shardings
 from maxtext.parallel.serving import serving_layout
 from maxtext.types import DType
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,20 +61,8 @@ def prepare(config: Config) -> Served:
             backend=jax.default_backend(),
             length=config.data.max_target_length,
         )
-        dp = attention_dp(config.mesh, config.model)
-        if dp.attn_dp > 1:
-            _logger.info(
-                "attention data parallelism: attn_dp %d x model %d, weights %s (%s)",
-                dp.attn_dp,
-                dp.model,
-                dp.variant,
-                dp.why,
-            )
         layout = serving_layout(config.mesh, config.model, jax.devices())
-        if config.run.debug_sharding:
-            output = os.path.expanduser(config.run.base_output_directory)
-            folder = Path(output, config.run.run_name, "sharding")
-            layout = dataclasses.replace(layout, log=ShardingLog(folder))
+        layout = dataclasses.replace(layout, log=sharding_log(config.run, config.run.run_name))
         model = architecture(config.model, weight_dtype=compute.weight_dtype)
         return Served(
             config=config.model_copy(update={"compute": compute}),

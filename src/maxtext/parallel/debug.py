@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Hashable
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from maxtext.config.schema import RunConfig
 from maxtext.parallel.layout import Axes, Layout
 from maxtext.parallel.params import named_leaves
 from maxtext.types import DType
@@ -122,6 +124,13 @@ class ShardingLog:
                 figures = one.figures()
                 where = (one.name, one.kind, figures["got"], figures["asked"])
                 _logger.warning("%s %s lies %s and was to lie %s", *where)
+
+
+def sharding_log(run: RunConfig, name: str) -> ShardingLog | None:
+    """The log of the run that is called `name`; None where `debug_sharding` is false."""
+    if not run.debug_sharding:
+        return None
+    return ShardingLog(Path(os.path.expanduser(run.base_output_directory), name, "sharding"))
 
 
 def placed_weights(specs: Any, held: Any, *, layout: Layout, apart: bool) -> list[Placed]:

@@ -102,10 +102,9 @@ def _head(plan: Plan) -> list[Row]:
 
 def _serving(plan: Plan, serving: ServingPlan) -> Iterator[Part]:
     dp, heads, fit = plan.attention, serving.heads, serving.fit
-    shared = f"{dp.attn_dp} groups of {dp.model}, {dp.variant}" if dp.attn_dp > 1 else "off"
     rows = [
         ("mesh", _mesh(serving.mesh)),
-        ("attention data parallelism", f"{shared}: {dp.why}"),
+        ("attention data parallelism", dp.text),
         ("groups with requests of their own", f"{serving.ranks}"),
         ("types", f"{serving.dtype}, cache {serving.cache_dtype}"),
         *_weights(serving.weights),

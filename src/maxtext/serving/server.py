@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from maxtext.config.attention_dp import announcement
 from maxtext.config.schema import Config
 from maxtext.decoding.encoding import load_encoder
 from maxtext.decoding.load import load_engine, prepare
@@ -40,6 +41,9 @@ def load_service(config: Config, announce: Callable[[str], None]) -> Service:
         ConfigError: As `load_engine`, or the chat template is none.
     """
     served = prepare(config)
+    shared = announcement(config.mesh, config.model)
+    if shared is not None:
+        announce(shared)
     with config_errors():
         encoder = load_encoder(config, served.tokenizer)
     engine = load_engine(served)

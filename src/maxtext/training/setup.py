@@ -21,7 +21,7 @@ from maxtext.models.fusion import NOTHING_FUSED, Fusion, fusion_from_config
 from maxtext.models.registry import architecture
 from maxtext.optim.optimizer import Optimizer, optimizer
 from maxtext.optim.schedules import Schedule, schedule
-from maxtext.parallel.debug import ShardingLog
+from maxtext.parallel.debug import sharding_log
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.mesh import make_layout
 from maxtext.parallel.params import abstract, select
@@ -195,8 +195,8 @@ def make_setup(config: Config, devices: Sequence[Any], *, backend: str) -> Setup
     name = config.run.run_name or f"{model_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = Path(os.path.expanduser(config.run.base_output_directory)) / name
     state = abstract_state(specs, transform, layout, over_data=over_data, fusion=fusion)
-    if config.run.debug_sharding:
-        log = ShardingLog(directory / "sharding")
+    log = sharding_log(config.run, name)
+    if log is not None:
         log.weights(specs, state.params, layout=layout, apart=not compute.scan_layers)
         layout = dataclasses.replace(layout, log=log)
     setup = Setup(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from maxtext.config.attention_dp import AttentionDP, attention_dp, derived_degree
+from maxtext.config.attention_dp import AttentionDP, announcement, attention_dp, derived_degree
 from maxtext.config.errors import Problem
 from maxtext.config.load import load
 from maxtext.config.schema import Config
@@ -60,6 +60,35 @@ def test_it_is_off_unless_asked_for_and_by_a_degree_of_one() -> None:
     asked = made(8, 8, 2, enable_dp_attention=False, ici_attn_dp_parallelism=4)
     assert (asked.attn_dp, asked.variant) == (4, "Q only")
     assert made(8, 8, 2, attn_dp_weights="replicated").variant == "replicated"
+
+
+ANNOUNCED = [
+    (("ici_tensor_parallelism=8",), None),
+    (
+        ("ici_tensor_parallelism=8", "enable_dp_attention=true"),
+        "4 groups of 2, Q only: 2 key and value heads on 8 devices; 8 query heads divide over 8 "
+        "devices, 2 key heads not",
+    ),
+    (
+        ("ici_tensor_parallelism=2", "enable_dp_attention=true"),
+        "off: 2 key and value heads on 2 devices, of which none is held twice",
+    ),
+    (
+        ("ici_tensor_parallelism=8", "ici_attn_dp_parallelism=8", "attn_dp_weights=replicated"),
+        "8 groups of 1, replicated: ici_attn_dp_parallelism=8; attn_dp_weights=replicated",
+    ),
+    (("ici_attn_dp_parallelism=1",), "off: ici_attn_dp_parallelism=1"),
+]
+
+
+@pytest.mark.parametrize(("argv", "want"), ANNOUNCED)
+def test_what_is_asked_of_it_is_answered_with_the_reason(
+    argv: tuple[str, ...], want: str | None
+) -> None:
+    heads = ("base_num_query_heads=8", "base_num_kv_heads=2")
+    config = load([*heads, *argv], {}, shapes_only=True).config
+    text = announcement(config.mesh, config.model)
+    assert text == (want and f"attention data parallelism: {want}")
 
 
 SERVED = "load_parameters_path=missing"

@@ -1,15 +1,13 @@
 """Our rules on the mesh that tpu-inference makes."""
 
 import math
-import os
-from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
 
 from maxtext.config.attention_dp import attention_dp
 from maxtext.config.schema import Config
-from maxtext.parallel.debug import ShardingLog
+from maxtext.parallel.debug import ShardingLog, sharding_log
 from maxtext.parallel.layout import Layout
 from maxtext.parallel.serving import ATTN_DP, DATA, EXPERT, MODEL, attention_dp_rules, tensor_layout
 
@@ -50,10 +48,9 @@ def engine_layout(config: Config, mesh: Mesh) -> Layout:
 
 def _log(config: Config) -> ShardingLog | None:
     """The log of `debug_sharding`, which is written after each compilation."""
-    if not config.run.debug_sharding:
+    log = sharding_log(config.run, config.run.run_name)
+    if log is None:
         return None
-    output = os.path.expanduser(config.run.base_output_directory)
-    log = ShardingLog(Path(output, config.run.run_name, "sharding"))
 
     def write(event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILED:
