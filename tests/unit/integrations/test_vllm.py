@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,9 @@ from maxtext.config.schema import Config
 from maxtext.integrations.vllm.attend import attention
 from maxtext.integrations.vllm.environment import installed
 from maxtext.integrations.vllm.layout import engine_layout
-from maxtext.integrations.vllm.load import load_vllm_engine, model_json
+from maxtext.integrations.vllm.load import engine_arguments, load_vllm_engine
+from maxtext.integrations.vllm.model import read_model
+from maxtext.integrations.vllm.sizes import model_json, require_same_model, require_sizes
 from maxtext.ops.attention import AttentionPattern
 from maxtext.ops.paged_attention import Cache, Ragged, paged_attention
 from tiny import T0
@@ -139,6 +142,32 @@ def test_more_of_a_config_json_is_passed_on_and_other_sizes_are_refused(config, 
     (tmp_path / "config.json").write_text('{"num_key_value_heads": 8}')
     with pytest.raises(ConfigError, match="num_key_value_heads=8, but the model has 2"):
         model_json(config(f"hf_config_path={tmp_path}"))
+
+
+def test_weights_of_another_model_are_refused(config) -> None:
+    require_sizes(config(), SimpleNamespace(num_hidden_layers=2, num_key_value_heads=2))
+    with pytest.raises(
+        ConfigError, match=r"the folder that .*: num_key_value_heads=2 instead of 1"
+    ):
+        require_sizes(config(), SimpleNamespace(num_hidden_layers=2, num_key_value_heads=1))
+    require_same_model(config(), config())
+    other = config("rope_max_timescale=500", "override_model_config=true")
+    with pytest.raises(ConfigError, match=r"another model: rope_max_timescale=500.* instead of 1"):
+        require_same_model(other, config())
+
+
+def test_asynchronous_scheduling_is_refused_by_its_flag() -> None:
+    asked = SimpleNamespace(scheduler_config=SimpleNamespace(async_scheduling=True))
+    with pytest.raises(ConfigError, match="start vLLM with --no-async-scheduling"):
+        read_model(asked, mesh())
+
+
+@pytest.mark.parametrize(("asked", "each"), [(4, 3), (9, 3), (10, 4)])
+def test_three_ranks_share_what_vllm_has_room_for(config, asked: int, each: int) -> None:
+    three = config(f"max_num_seqs={asked}", "ici_data_parallelism=3")
+    assert engine_arguments(three, (), "folder")["max_num_seqs"] == each
+    two = config(f"max_num_seqs={asked}", "ici_data_parallelism=2")
+    assert engine_arguments(two, (), "folder")["max_num_seqs"] == -(-asked // 2)
 
 
 @pytest.mark.parametrize(

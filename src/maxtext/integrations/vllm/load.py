@@ -1,7 +1,6 @@
 """A config to vLLM's engine."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,10 +18,13 @@ from maxtext.decoding.requests import MAX_LOGPROBS
 from maxtext.integrations.vllm.engine import VllmEngine
 from maxtext.integrations.vllm.layout import data_degree
 from maxtext.integrations.vllm.model import ARGUMENTS
-from maxtext.integrations.vllm.plugin import ARCHITECTURE
 from maxtext.integrations.vllm.quiet import stdout_to_stderr
+from maxtext.integrations.vllm.sizes import model_json
 from maxtext.integrations.vllm.worker import EXTENSION
 from maxtext.models.backend import config_errors, resolve, set_up_jax
+
+# tpu-inference has room for so many requests at least, and each of its ranks has an equal part.
+_FEWEST = 8
 
 
 def load_vllm_engine(config: Config, tokenizer: Tokenizer, arguments: Sequence[str]) -> VllmEngine:
@@ -68,6 +70,8 @@ def engine_arguments(config: Config, arguments: Sequence[str], folder: str) -> d
     )
     ranks = copies * dp.attn_dp
     sequences = -(-decode.max_num_seqs // ranks)
+    if _FEWEST % ranks and sequences * ranks < _FEWEST:
+        sequences = -(-_FEWEST // ranks)
     return {
         "model": folder,
         "skip_tokenizer_init": True,
@@ -83,7 +87,7 @@ def engine_arguments(config: Config, arguments: Sequence[str], folder: str) -> d
         "enable_prefix_caching": decode.enable_prefix_caching,
         "max_logprobs": MAX_LOGPROBS,
         "seed": decode.decode_seed,
-        # See `read_model`, which refuses it.
+        # See `require_synchronous`, which refuses it.
         "async_scheduling": False,
         "worker_extension_cls": EXTENSION,
         "additional_config": _additional(config, arguments, dp),
@@ -114,47 +118,6 @@ def _additional(config: Config, arguments: Sequence[str], dp: AttentionDP) -> di
     strategy |= sharding.get("sharding_strategy", {})
     sharding = {**sharding, "sharding_strategy": strategy}
     return {**asked, "sharding": sharding, ARGUMENTS: list(arguments)}
-
-
-def model_json(config: Config) -> dict[str, Any]:
-    """What vLLM has to know of a model that it does not compute: its sizes, as those of a Llama.
-
-    Raises:
-        ConfigError: The file of `hf_config_path` is none, or contradicts them.
-    """
-    model = config.model
-    ours = {
-        "architectures": [ARCHITECTURE],
-        "model_type": "llama",
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.emb_dim,
-        "intermediate_size": model.mlp_dim,
-        "num_hidden_layers": model.num_decoder_layers,
-        "num_attention_heads": model.num_query_heads,
-        "num_key_value_heads": model.num_kv_heads,
-        "head_dim": model.head_dim,
-        "max_position_embeddings": max(
-            model.max_position_embeddings, config.data.max_target_length
-        ),
-    }
-    path = config.vllm.hf_config_path
-    theirs = _read_json(Path(os.path.expanduser(path), "config.json")) if path else {}
-    for name, value in theirs.items():
-        if name in ours and name != "model_type" and value != ours[name]:
-            message = f"its config.json has {name}={value}, but the model has {ours[name]}"
-            raise ConfigError([Problem("hf_config_path", message, value=path)])
-    return {**theirs, **ours}
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError([Problem("hf_config_path", f"{file}: {reason}")]) from error
-    if not isinstance(found, dict):
-        raise ConfigError([Problem("hf_config_path", f"{file} is no JSON object")])
-    return found
 
 
 def _refused(config: Config) -> Iterator[Problem]:

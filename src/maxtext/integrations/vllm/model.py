@@ -17,6 +17,7 @@ from maxtext.conversion.hub import local_folder
 from maxtext.decoding.load import load_params, serving_params
 from maxtext.integrations.vllm.attend import attention_op
 from maxtext.integrations.vllm.layout import engine_layout
+from maxtext.integrations.vllm.sizes import require_same_model, require_sizes
 from maxtext.integrations.vllm.tokenizer import with_tokenizer
 from maxtext.layers.embeddings import project_to_vocab
 from maxtext.layers.paged import PagedAttend
@@ -51,6 +52,7 @@ class Fixed:
         layout: The engine's mesh with our rules.
         dtype: Type of weights and activations.
         vocab_size: Tokens of the tokenizer.
+        arguments: Our command line, of which `config` was made.
     """
 
     config: Config
@@ -59,6 +61,7 @@ class Fixed:
     layout: Layout
     dtype: DType
     vocab_size: int
+    arguments: Sequence[str]
 
 
 def model_arguments(additional: Mapping[str, Any], model: str, mesh: Mesh) -> Sequence[str]:
@@ -79,6 +82,14 @@ def model_arguments(additional: Mapping[str, Any], model: str, mesh: Mesh) -> Se
     )
 
 
+def require_synchronous(scheduler: Any) -> None:
+    """Raises ConfigError where vLLM would prepare a step before the last one has its tokens."""
+    if scheduler.async_scheduling:
+        # tpu-inference 0.32.0: a request that lost its pages goes on with tokens that it never had.
+        message = "its engine on JAX loses tokens so; start vLLM with --no-async-scheduling"
+        raise ConfigError([Problem("async_scheduling", message, value="true")])
+
+
 def read_model(vllm_config: Any, mesh: Mesh) -> Fixed:
     """What vLLM's config says of the model, on its mesh.
 
@@ -86,14 +97,12 @@ def read_model(vllm_config: Any, mesh: Mesh) -> Fixed:
         ConfigError: As `load`, or the mesh is not the one that was asked for, or vLLM would give
             wrong tokens.
     """
-    if vllm_config.scheduler_config.async_scheduling:
-        # tpu-inference 0.32.0: a request that lost its pages goes on with tokens that it never had.
-        message = "its engine on JAX loses tokens so; start vLLM with --no-async-scheduling"
-        raise ConfigError([Problem("async_scheduling", message, value="true")])
+    require_synchronous(vllm_config.scheduler_config)
     arguments = model_arguments(vllm_config.additional_config, vllm_config.model_config.model, mesh)
     config = load(arguments, os.environ, model_from_checkpoint=True).config
     set_up_jax(config.run, config.compute)
     config, tokenizer = with_tokenizer(config)
+    require_sizes(config, vllm_config.model_config.hf_text_config)
     with config_errors():
         model = architecture(config.model, weight_dtype=config.compute.weight_dtype)
         return Fixed(
@@ -103,6 +112,7 @@ def read_model(vllm_config: Any, mesh: Mesh) -> Fixed:
             layout=engine_layout(config, mesh),
             dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
             vocab_size=tokenizer.vocab_size,
+            arguments=arguments,
         )
 
 
@@ -127,8 +137,14 @@ class MaxTextForCausalLM(nnx.Module):
         self.weights = nnx.Param(self.read_weights())
 
     def read_weights(self) -> Model:
-        """The weights where they are stored now, straight into their shardings."""
+        """The weights where they are stored now, straight into their shardings.
+
+        Raises:
+            ConfigError: There are none, they are damaged, or they are another model's by now.
+        """
         fixed = self.fixed
+        newest = load(fixed.arguments, os.environ, model_from_checkpoint=True).config
+        require_same_model(newest, fixed.config)
         with config_errors():
             stored = load_params(fixed.config, fixed.specs, fixed.layout)
         return serving_weights(fixed, stored)

@@ -3,12 +3,14 @@
 import os
 
 from maxtext.integrations.vllm.environment import off_tpu, set_up_environment
-
-ARCHITECTURE = "MaxTextForCausalLM"
+from maxtext.integrations.vllm.sizes import ARCHITECTURE
 
 
 def register() -> None:
-    """Makes `architectures: ["MaxTextForCausalLM"]` of a config.json our decoder."""
+    """Makes `architectures: ["MaxTextForCausalLM"]` of a config.json our decoder.
+
+    So does `--config-format maxtext` with any model that is built here.
+    """
     set_up_environment()
     if off_tpu():
         import jax
@@ -23,6 +25,8 @@ def register() -> None:
         register_model,
     )
 
+    from maxtext.integrations.vllm import vllm_config
     from maxtext.integrations.vllm.model import MaxTextForCausalLM
 
     register_model(ARCHITECTURE, MaxTextForCausalLM)
+    vllm_config.register()
