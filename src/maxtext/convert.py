@@ -8,6 +8,7 @@ from pathlib import Path
 
 from maxtext.checkpoint.errors import CheckpointError
 from maxtext.config.cli import exit_code
+from maxtext.config.filesystem import folder_faults
 from maxtext.conversion.errors import ConversionError
 
 _USAGE = """\
@@ -39,14 +40,28 @@ def _convert(verb: str = "", source: str = "", out: str = "", *rest: str) -> Non
         raise ConversionError(f"{verb} needs what to read and a folder to write; see --help")
     if rest and verb != "from_maxtext":
         raise ConversionError(f"{rest[0]}: {verb} takes two words; see --help")
+    folder = _new_folder(out)
     # Imported here: jax takes seconds that help and errors need not wait for.
     from maxtext.conversion import commands
 
-    folder = Path(os.path.expanduser(out))
     if verb == "from_maxtext":
         commands.from_maxtext(source, folder, rest)
     else:
         getattr(commands, verb)(source, folder)
+
+
+def _new_folder(out: str) -> Path:
+    """The folder to write, known to be possible before a model is read or downloaded.
+
+    Raises:
+        ConversionError: It exists, or cannot be written.
+    """
+    folder = Path(os.path.expanduser(out))
+    if os.path.lexists(folder):
+        raise ConversionError(f"{out} exists already; name a folder that does not")
+    for fault in folder_faults(folder):
+        raise ConversionError(f"{out}: {fault}; name a folder that can be written")
+    return folder
 
 
 if __name__ == "__main__":

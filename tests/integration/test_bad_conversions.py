@@ -17,6 +17,17 @@ BAD_CONVERSIONS = {
     "too many words": Bad("to_hf a b c", ("c: to_hf takes two words",)),
     "a folder that is not there": Bad("from_hf a/b/c out", ("a/b/c: there is no such folder",)),
     "a file for a folder": Bad("from_hf a out", ("a is a file",), files={"a": ""}),
+    "a folder to write that is there": Bad("from_hf gone a", ("a exists already",), {"a/b": ""}),
+    "a folder to write that is a file": Bad("to_hf gone a", ("a exists already",), {"a": ""}),
+    "a folder to write below a file": Bad(
+        "from_gguf gone a/b", ("a/b: ", "a is not a folder; name a folder"), {"a": ""}
+    ),
+    "a folder to write in nobody's home": Bad(
+        "from_hf gone ~no-such-user/x", ("~no-such-user is nobody's home folder",)
+    ),
+    "a name to write that is too long": Bad(
+        f"from_hf gone {'a' * 256}", ("a name in it is too long",)
+    ),
     "no config": Bad("from_hf a out", ("a/config.json: there is no such",), files={"a/b": ""}),
     "half a config": Bad("from_hf a out", ("a/config.json: is not JSON",), {"a/config.json": "{"}),
     "a config that is a list": Bad(

@@ -1,6 +1,7 @@
 """A step written again in other chunks, types or parts: `python -m maxtext.checkpoint reshard`."""
 
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Generator, Mapping
@@ -27,6 +28,7 @@ from maxtext.checkpoint.files import seal
 from maxtext.checkpoint.folders import WEIGHTS, whole_folder
 from maxtext.checkpoint.inspecting import find_step
 from maxtext.checkpoint.reading import read_values
+from maxtext.config.filesystem import folder_faults
 from maxtext.config.trained import SIDE_FILES
 
 _SECONDS_BETWEEN_LINES = 30
@@ -53,9 +55,11 @@ def reshard(
     step = find_step(source)
     values = read_values(step, where=str(step))
     leaves = values.pop("checksums")["leaves"]
-    target = directory.expanduser().absolute() / step.name
+    target = Path(os.path.expanduser(directory)).absolute() / step.name
     if target.exists():
         raise CheckpointError(f"{target} is there already; name another folder")
+    for fault in folder_faults(Path(os.path.expanduser(directory))):
+        raise CheckpointError(f"{directory}: {fault}; name a folder that can be written")
     arrays = {
         name: leaf for name, leaf in leaves.items() if not params_only or name.startswith(WEIGHTS)
     }

@@ -250,11 +250,11 @@ def _folder(key: str, folder: str) -> Iterator[Clash]:
     if "://" in folder:
         yield Clash((key,), "must be a local folder", "remote storage must be mounted first")
         return
-    for wrong in _not_a_folder_to_be(Path(os.path.expanduser(folder))):
+    for wrong in folder_faults(Path(os.path.expanduser(folder))):
         yield Clash((key,), wrong, "name a folder that can be written")
 
 
-def _not_a_folder_to_be(folder: Path) -> Iterator[str]:
+def folder_faults(folder: Path) -> Iterator[str]:
     """Why `folder` is not, or cannot be made, a folder to write in."""
     if folder.parts[:1] and folder.parts[0].startswith("~"):
         yield f"{folder.parts[0]} is nobody's home folder"

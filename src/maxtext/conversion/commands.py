@@ -117,15 +117,16 @@ def _made_whole(out: Path) -> Generator[Path]:
     """A folder that gets the name `out` when the block ends well, and is deleted if not.
 
     Raises:
-        ConversionError: `out` exists, or something in the block cannot be read or written.
+        ConversionError: Something in the block cannot be read or written.
     """
-    if os.path.lexists(out):
-        raise ConversionError(f"{out} exists already; name a folder that does not")
+    partial = f".{out.name}.{os.getpid()}.unfinished"
     try:
-        with whole_folder(out, partial=f".{out.name}.{os.getpid()}.unfinished") as made:
+        with whole_folder(out, partial=partial) as made:
             yield made
     except OSError as error:
-        raise ConversionError(f"{error.filename or out}: {error.strerror or error}") from error
+        file = str(error.filename or out)
+        where = out if partial in file else file
+        raise ConversionError(f"{where}: {error.strerror or error}") from error
 
 
 def _write(folder: Path, weights: Weights, model: ModelConfig, *, tokenizer: Object) -> None:

@@ -81,11 +81,14 @@ def test_ctrl_c_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_exists_is_not_written_over(model: Path, tmp_path: Path) -> None:
+def test_what_another_program_wrote_meanwhile_is_not_written_over(
+    model: Path, tmp_path: Path
+) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(ConversionError, match="out exists already"):
+    (tmp_path / "out" / "theirs").write_text("")
+    with pytest.raises(ConversionError, match="out: Directory not empty"):
         commands.from_hf(str(model), tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "theirs"]
 
 
 def test_a_file_that_shrinks_is_cut_short(model: Path, tmp_path: Path) -> None:
