@@ -3,10 +3,11 @@
     python benchmarks/serve.py [--model 20m] [--clients 200] [--seconds 60] [KEY=VALUE ...]
 
 One JSON line. Clients are OpenAI's, asynchronous and in this process; each streams one completion
-after the other, and hangs up midway in every third. `errors` counts what went wrong for those that
-did not hang up: an exception, or a stream that ended early. `leaked_pages` are not free once all
-clients have left, `memory_growth_mib` is what the server's resident memory gained from a quarter of
-the time to the end.
+after the other, and hangs up midway in every third. The same load runs twice: what is measured is
+the second time, when all steps are compiled and all buffers have been as large as they get.
+`errors` counts what went wrong, both times, for those that did not hang up: an exception, or a
+stream that ended early. `leaked_pages` are not free once all clients have left; `memory_mib` is the
+server's resident memory at the start of the second time, at each quarter of it and at its end.
 """
 
 import argparse
@@ -118,8 +119,8 @@ async def ask(client: openai.AsyncOpenAI, number: int, new: int, found: Found) -
         found.errors.append(f"{type(error).__name__}: {error}")
 
 
-async def soak(url: str, pid: int, options: argparse.Namespace) -> tuple[Found, float]:
-    """What the clients see until the end, and how the server's memory grows meanwhile."""
+async def soak(url: str, pid: int, options: argparse.Namespace) -> tuple[Found, list[float]]:
+    """What the clients see until the end, and the server's memory, once a second and then."""
     found, memory = Found(), [resident_mib(pid)]
     numbers = iter(range(options.streams or 10**9))
     end = time.perf_counter() + (options.seconds if not options.streams else 10**9)
@@ -141,7 +142,7 @@ async def soak(url: str, pid: int, options: argparse.Namespace) -> tuple[Found, 
         watching = asyncio.create_task(watch())
         await asyncio.gather(*(go_on() for _ in range(options.clients)))
         watching.cancel()
-    return found, resident_mib(pid) - memory[len(memory) // 4]
+    return found, [*memory, resident_mib(pid)]
 
 
 def measure(options: argparse.Namespace) -> dict[str, object]:
@@ -150,13 +151,15 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
     argv += options.keys
     with server(options.model, argv) as (process, url):
         pages = metric(url, "pages_free")
+        warm, _ = asyncio.run(soak(url, process.pid, options))
         began = time.perf_counter()
-        found, growth = asyncio.run(soak(url, process.pid, options))
+        found, memory = asyncio.run(soak(url, process.pid, options))
         seconds = time.perf_counter() - began
         while metric(url, "requests_open"):
             time.sleep(0.05)
         leaked = pages - metric(url, "pages_free")
-        mib = resident_mib(process.pid)
+    errors = warm.errors + found.errors
+    at = [memory[quarter * (len(memory) - 1) // 4] for quarter in range(5)]
     return {
         "benchmark": "serve",
         "model": options.model,
@@ -164,14 +167,14 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
         "sequences": options.sequences,
         "ended": found.ended,
         "hung_up": found.hung_up,
-        "errors": len(found.errors),
-        "first_errors": found.errors[:3],
+        "errors": len(errors),
+        "first_errors": errors[:3],
         "leaked_pages": int(leaked),
         "seconds": round(seconds, 1),
         "tokens_per_second": round(found.tokens / seconds, 1),
         "median_first_token_seconds": round(statistics.median(found.first), 3),
-        "memory_mib": round(mib, 1),
-        "memory_growth_mib": round(growth, 1),
+        "memory_mib": [round(mib, 1) for mib in at],
+        "memory_growth_mib": round(at[-1] - at[0], 1),
     }
 
 
