@@ -4,8 +4,8 @@ Run by hand where torch and transformers are installed, which no test needs:
 
     python tests/parity/make_fixtures.py [name ...]
 
-Made with torch 2.13.0 and transformers 5.24.0, from `mistral` on 5.19.0. Each file holds the
-settings under our key names (JSON in `settings`), the weights under Hugging Face's names in
+Made with torch 2.13.0 and transformers 5.24.0, from `mistral` on 5.19.0, and `llama_12_heads` with
+torch 2.10.0. Each file holds the settings under our key names (JSON in `settings`), the weights under Hugging Face's names in
 float32, `tokens` [2, length] and `logits` [2, length, vocab], computed in float64. `rope.json` is a
 list of settings, each with the frequencies and the factor of cosines and sines that it gives.
 """
@@ -111,6 +111,11 @@ CASES = {
     "llama_gqa": (LlamaForCausalLM, LlamaConfig(**shared(6, 2, 8, plain(1e4), tied=False)), 48),
     "llama_scaled": (LlamaForCausalLM, LlamaConfig(**shared(6, 2, 16, LLAMA3, tied=False)), 96),
     "llama_mqa_tied": (LlamaForCausalLM, LlamaConfig(**shared(4, 1, 8, plain(5e5), tied=True)), 48),
+    "llama_12_heads": (
+        LlamaForCausalLM,
+        LlamaConfig(**shared(12, 2, 8, plain(1e4), tied=True)),
+        48,
+    ),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**shared(6, 2, 16, plain(1e6), tied=True)), 48),
     "mistral": (
         MistralForCausalLM,

@@ -40,6 +40,7 @@ ONE_LAYER = "base_num_decoder_layers=1"
 TENSOR2 = ("ici_tensor_parallelism=2", "ici_fsdp_parallelism=1")
 TENSOR4 = ("ici_tensor_parallelism=4", "ici_fsdp_parallelism=1")
 DATA2 = ("ici_data_parallelism=2", "ici_fsdp_parallelism=1")
+OFF = ("enable_prefix_caching=false",)
 BOTH = ("ici_data_parallelism=2", "ici_tensor_parallelism=4", "ici_fsdp_parallelism=1")
 
 
@@ -99,9 +100,7 @@ def test_draws_do_not_depend_on_the_mesh(argv: tuple[str, ...], devices: int) ->
     [
         (("num_pages=12",), 1),
         pytest.param(("num_pages=16", *DATA2), 2, marks=pytest.mark.slow),
-        pytest.param(
-            ("num_pages=12", "enable_prefix_caching=false", *TENSOR2), 2, marks=pytest.mark.slow
-        ),
+        pytest.param(("num_pages=12", *OFF, *TENSOR2), 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_request_that_loses_its_pages_goes_on_where_it_was(
@@ -117,11 +116,21 @@ def test_a_request_that_loses_its_pages_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", [("enable_prefix_caching=false",), ("page_size=7",), DATA2])
-def test_32_requests_at_once(argv: tuple[str, ...]) -> None:
-    engine, served = tiny_engine(
-        "max_num_seqs=32", ONE_LAYER, *argv, devices=2 if argv == DATA2 else 1
-    )
+@pytest.mark.parametrize(
+    ("argv", "devices"),
+    [
+        (OFF, 1),
+        (("page_size=7",), 1),
+        (DATA2, 2),
+        # Too few pages for all of them: each needs up to eight.
+        (("num_pages=40",), 1),
+        (("num_pages=48", *DATA2, *OFF), 2),
+        (("num_pages=40", *TENSOR2), 2),
+        (("num_pages=40", *TENSOR4, *OFF), 4),
+    ],
+)
+def test_32_requests_at_once(argv: tuple[str, ...], devices: int) -> None:
+    engine, served = tiny_engine("max_num_seqs=32", ONE_LAYER, *argv, devices=devices)
     lengths = [1 + 7 * place % 29 for place in range(32)]
     requests = [request(tokens) for tokens in prompts(*lengths)]
     # Half of them begin alike.
@@ -130,7 +139,9 @@ def test_32_requests_at_once(argv: tuple[str, ...]) -> None:
     assert_greedy(served, requests, generate(engine, requests))
     again = generate(engine, requests)
     assert_greedy(served, requests, again)
-    assert (engine.num_cached_tokens > 0) == ("enable_prefix_caching=false" not in argv)
+    assert (engine.num_cached_tokens > 0) == (OFF[0] not in argv)
+    assert (engine.num_preempted > 0) == argv[0].startswith("num_pages")
+    assert engine.num_free_pages == engine.num_pages
 
 
 def test_requests_end_where_they_ask_to_and_may_be_given_up() -> None:
