@@ -30,7 +30,7 @@ BAD_DECODING = {
     ),
     "a prompt beside a file of them": Bad(
         "run_name=r prompt=a prompts_file=p.txt",
-        ("prompt=a", "would be ignored: prompts_file says"),
+        ("prompt=a", "would be ignored: prompts_file says", "prompt= gives none"),
         files=RUN | {"p.txt": "b"},
     ),
     "a chat template that is not there": Bad(

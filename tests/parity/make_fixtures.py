@@ -5,9 +5,10 @@ Run by hand where torch and transformers are installed, which no test needs:
     python tests/parity/make_fixtures.py [name ...]
 
 Made with torch 2.13.0 and transformers 5.24.0, from `mistral` on 5.19.0, and `llama_12_heads` with
-torch 2.10.0. Each file holds the settings under our key names (JSON in `settings`), the weights under Hugging Face's names in
-float32, `tokens` [2, length] and `logits` [2, length, vocab], computed in float64. `rope.json` is a
-list of settings, each with the frequencies and the factor of cosines and sines that it gives.
+torch 2.10.0. Each file holds the settings under our key names (JSON in `settings`), the weights
+under Hugging Face's names in float32, `tokens` [2, length] and `logits` [2, length, vocab],
+computed in float64. `rope.json` is a list of settings, each with the frequencies and the factor of
+cosines and sines that it gives.
 """
 
 import json

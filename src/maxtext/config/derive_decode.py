@@ -18,9 +18,9 @@ def clashes(config: Config, user_keys: Set[str]) -> Iterator[Clash]:
     if decode.decode_logprobs >= 0 and not decode.prompts_file:
         message = "would be ignored: they are printed with prompts_file only"
         yield Clash(("decode_logprobs",), message, "put the prompt into a file")
-    if decode.prompts_file and "prompt" in user_keys:
+    if decode.prompts_file and decode.prompt and "prompt" in user_keys:
         message = "would be ignored: prompts_file says what to go on from"
-        yield Clash(("prompt", "prompts_file"), message, "give one of them")
+        yield Clash(("prompt", "prompts_file"), message, "give one of them; prompt= gives none")
     if config.run.debug_sharding and not config.run.run_name:
         message = "writes into the folder of the run, and run_name is empty"
         yield Clash(("debug_sharding", "run_name"), message, "give a run_name")

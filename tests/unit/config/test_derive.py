@@ -1,10 +1,11 @@
 """Settings that exclude each other, each with what would work."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from maxtext.config.errors import Problem
+from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.load import load
 from maxtext.config.numbers import divisors
 
@@ -218,3 +219,16 @@ def test_a_clash_names_every_setting_and_its_origin(problems: Problems) -> None:
 @pytest.mark.parametrize("number", [1, 2, 12, 36, 97, 128256])
 def test_divisors_divide(number: int) -> None:
     assert divisors(number) == tuple(n for n in range(1, number + 1) if number % n == 0)
+
+
+def test_a_file_of_prompts_takes_the_place_of_a_prompt_that_is_empty(folder: Path) -> None:
+    (folder / "run.yml").write_text("prompt: a\n")
+    (folder / "b.txt").write_text("b\n")
+    stored = folder / "output" / "r" / "checkpoints" / "5" / "config" / "metadata"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("{}")
+    argv = ["run.yml", "prompt=", "prompts_file=b.txt", "run_name=r"]
+    decode = load(argv, {}, model_from_checkpoint=True).config.decode
+    assert (decode.prompt, decode.prompts_file) == ("", "b.txt")
+    with pytest.raises(ConfigError, match=r"prompt=a \(run.yml:1\) with prompts_file=b.txt"):
+        load(["run.yml", *argv[2:]], {}, model_from_checkpoint=True)
