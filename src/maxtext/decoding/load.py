@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
+from jax.sharding import NamedSharding
 
 from maxtext.config.schema import Config
 from maxtext.conversion.loading import load_weights
@@ -19,11 +21,15 @@ from maxtext.models.backend import config_errors, resolve, set_up_jax
 from maxtext.models.decoder import Architecture, Decoder, Model, model_params
 from maxtext.models.fusion import NOTHING_FUSED, Fusion, fusion_from_config
 from maxtext.models.registry import architecture
+from maxtext.ops.dense import Turned
 from maxtext.parallel.debug import sharding_log
 from maxtext.parallel.layout import Layout, use_layout
-from maxtext.parallel.params import abstract, shardings
+from maxtext.parallel.params import Param, abstract, shardings
 from maxtext.parallel.serving import serving_layout
-from maxtext.types import DType
+from maxtext.types import DType, Weight
+
+# Numbers that a kernel sums over from which on it pays to turn it, as measured.
+_LONG = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,16 +117,14 @@ def make_engine(served: Served, params: Model) -> Engine:
         logits_in_float32=config.compute.logits_dot_in_fp32,
         vocab_size=served.tokenizer.vocab_size,
     )
+    fusion = fusion_from_config(config.compute)
     with use_layout(served.layout):
         params = serving_params(
-            served.architecture,
-            params,
-            served.layout,
-            dtype=dtype,
-            fusion=fusion_from_config(config.compute),
+            served.architecture, params, served.layout, dtype=dtype, fusion=fusion
         )
         if served.layout.log is not None:
             served.layout.log.weights(served.specs, params, layout=served.layout, apart=True)
+        params = as_read(served.architecture, params, served.layout, fusion=fusion)
         limits = make_limits(
             decode,
             served.architecture,
@@ -165,17 +169,7 @@ def serving_params(
     """Weights with the layers of each group apart and of type `dtype`; `params` are given up.
 
     Of each layer are fused what `fusion` names.
-
-    On a CPU an output head that is the embedding becomes a copy that is read along its rows: one
-    row of activations times the embedding as it lies takes four times as long.
     """
-    head = params.decoder.logits_dense
-    if head is None and jax.default_backend() == "cpu":
-        axes = ("embed", "vocab")
-        table = params.token_embedder.embedding
-        sharding = layout.sharding(axes, table.shape[::-1])
-        turn = jax.jit(lambda table: table.T.astype(dtype), out_shardings=sharding)
-        head = Linear(kernel=turn(table))
     groups = {
         group.name: _joined(
             _apart(params.decoder.groups[group.name], group.params, layout, dtype=dtype),
@@ -188,9 +182,58 @@ def serving_params(
     return Model(
         token_embedder=cast(params.token_embedder),
         decoder=Decoder(
-            groups=groups, decoder_norm=cast(params.decoder.decoder_norm), logits_dense=cast(head)
+            groups=groups,
+            decoder_norm=cast(params.decoder.decoder_norm),
+            logits_dense=cast(params.decoder.logits_dense),
         ),
     )
+
+
+def as_read(
+    model: Architecture, params: Model, layout: Layout, *, fusion: Fusion = NOTHING_FUSED
+) -> Model:
+    """What `serving_params` made, as the devices read it fastest; `params` are given up.
+
+    On a CPU kernels are turned that sum over `_LONG` numbers; with fewer, rows are too short.
+    """
+    if jax.default_backend() != "cpu":
+        return params
+    groups = {
+        group.name: tuple(
+            _turned(fusion.specs(group.params), layer, layout)
+            for layer in params.decoder.groups[group.name]
+        )
+        for group in model.groups
+    }
+    head = _turned(model_params(model).decoder.logits_dense, params.decoder.logits_dense, layout)
+    return Model(
+        token_embedder=params.token_embedder,
+        decoder=dataclasses.replace(params.decoder, groups=groups, logits_dense=head),
+    )
+
+
+def _turned[T](specs: Any, weights: T, layout: Layout) -> T:
+    """Weights with long kernels turned; no more than one kernel is held twice at a time."""
+
+    def one(spec: Any, held: Any) -> Any:
+        if not isinstance(spec, Linear):
+            return held
+        param = cast(Param, spec.kernel)
+        if math.prod(param.shape[dim] for dim in param.in_dims) < _LONG:
+            return held
+        order = (*param.out_dims, *param.in_dims)
+        axes, shape = zip(*((param.axes[dim], param.shape[dim]) for dim in order), strict=True)
+        rows = jax.block_until_ready(_turn(held.kernel, order, layout.sharding(axes, shape)))
+        held.kernel.delete()
+        return Linear(kernel=cast(Weight, Turned(rows=rows)), bias=held.bias)
+
+    return jax.tree.map(one, specs, weights, is_leaf=lambda spec: isinstance(spec, Linear))
+
+
+# Layers of one shape share the program.
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _turn(kernel: jax.Array, order: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(kernel.transpose(order), sharding)
 
 
 def _joined(layers: list[Any], fusion: Fusion, places: Any) -> tuple[Any, ...]:

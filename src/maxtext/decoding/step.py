@@ -10,9 +10,8 @@ import numpy as np
 from jax.stages import Lowered
 
 from maxtext.decoding.sampling import Chosen, Mode, Settings, choose
-from maxtext.layers.embeddings import project_to_vocab
 from maxtext.layers.paged import PagedAttend
-from maxtext.models.decoder import Architecture, Model, cached_hidden_states, output_kernel
+from maxtext.models.decoder import Architecture, Model, cached_hidden_states, cached_logits
 from maxtext.ops.paged_attention import Cache, Ragged, token_places
 from maxtext.parallel.layout import Layout, constrain, use_layout
 from maxtext.types import Array, Bool, DType, Int
@@ -127,12 +126,7 @@ class Step:
         by_rank = hidden.reshape(shape.ranks, shape.tokens, -1)
         last = jnp.maximum(parts["starts"][:, 1:, None] - 1, 0)
         ends = jnp.take_along_axis(by_rank, last, axis=1).reshape(1, -1, hidden.shape[-1])
-        logits = project_to_vocab(
-            ends,
-            output_kernel(params),
-            float32=self.logits_in_float32,
-            soft_cap=self.architecture.config.final_logits_soft_cap,
-        )
+        logits = cached_logits(self.architecture, params, ends, float32=self.logits_in_float32)
         names = ("top_k", "seed", "places", *_FLOATS)
         settings = Settings(**{name: parts[name].reshape(-1) for name in names}, seen=seen)
         chosen = choose(logits[0], settings, mode=mode, vocab_size=self.vocab_size)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import normal
 
 from maxtext.config.schema import ModelConfig
-from maxtext.ops.dense import dense
+from maxtext.ops.dense import Turned, dense
 from maxtext.parallel.layout import constrain, exchange
 from maxtext.parallel.params import param, pytree
 from maxtext.types import Array, DType, Float, Int, Weight
@@ -64,7 +64,11 @@ def _selected(table: Float[Array, "V D"], tokens: Int[Array, "B L"]) -> Float[Ar
 
 
 def project_to_vocab(
-    x: Float[Array, "B L D"], kernel: Float[Array, "D V"], *, float32: bool, soft_cap: float = 0.0
+    x: Float[Array, "B L D"],
+    kernel: Float[Array, "D V"] | Turned,
+    *,
+    float32: bool,
+    soft_cap: float = 0.0,
 ) -> Float[Array, "B L V"]:
     """Logits: `x` times the kernel in the type of `x`, or in float32.
 
@@ -74,7 +78,7 @@ def project_to_vocab(
     x = constrain(x, "activation_batch", "activation_length", "activation_embed")
     if float32:
         x = x.astype(jnp.float32)
-    logits: jax.Array = dense(x, kernel.astype(x.dtype))  # pyright: ignore[reportAssignmentType]
+    logits = dense(x, kernel.astype(x.dtype))
     if soft_cap:
         logits = soft_cap * jnp.tanh(logits.astype(jnp.float32) / soft_cap)
     return constrain(logits, "activation_batch", "activation_length", "activation_vocab")

@@ -62,9 +62,7 @@ def linear_params(
 
 def linear(params: Linear, x: jax.Array, *, num_in: int = 1) -> jax.Array:
     """`x` with its last `num_in` dims times the kernel, plus the bias, in the type of `x`."""
-    out: jax.Array = dense(  # pyright: ignore[reportAssignmentType]
-        x, params.kernel.astype(x.dtype), num_in
-    )
+    out = dense(x, params.kernel.astype(x.dtype), num_in)
     return out if params.bias is None else out + params.bias.astype(x.dtype)
 
 

@@ -11,12 +11,19 @@ import jax.numpy as jnp
 
 from maxtext.config.schema import ModelConfig
 from maxtext.layers.attentions import Attend, Rotation
-from maxtext.layers.embeddings import Embedding, embed, embedding_params, head_kernel
+from maxtext.layers.embeddings import (
+    Embedding,
+    embed,
+    embedding_params,
+    head_kernel,
+    project_to_vocab,
+)
 from maxtext.layers.linears import Linear, linear_params
 from maxtext.layers.normalizations import AnyNorm, NormParams, norm
 from maxtext.models.fusion import NOTHING_FUSED, Fusion
 from maxtext.models.layer_kinds import LayerKind
 from maxtext.ops.attention import AttentionPattern
+from maxtext.ops.dense import Turned
 from maxtext.ops.dropout import dropout
 from maxtext.parallel.layout import constrain
 from maxtext.parallel.params import pytree, stack
@@ -271,6 +278,17 @@ def cached_hidden_states(
             call = dataclasses.replace(calls[kind], attend=next(ports))
             x = group.layer(weights, x, None, call=call)
     return norm(params.decoder.decoder_norm, x, eps=architecture.config.normalization_layer_epsilon)
+
+
+def cached_logits(
+    architecture: Architecture, params: Model, hidden: Float[Array, "B L D"], *, float32: bool
+) -> Float[Array, "B L V"]:
+    """What the output head makes of `cached_hidden_states`; `float32` as in `project_to_vocab`."""
+    head = params.decoder.logits_dense
+    # Not `output_kernel`: a tied embedding is read as it lies.
+    kernel = Turned(rows=params.token_embedder.embedding) if head is None else head.kernel
+    cap = architecture.config.final_logits_soft_cap
+    return project_to_vocab(hidden, kernel, float32=float32, soft_cap=cap)
 
 
 def output_kernel(params: Model) -> Float[Array, "D V"]:

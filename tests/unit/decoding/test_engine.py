@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 import pytest
 
-from maxtext.decoding.load import make_engine
+from maxtext.decoding.load import as_read, make_engine, serving_params
 from maxtext.decoding.requests import Event, Request, Sampling
+from maxtext.parallel.layout import use_layout
 from maxtext.parallel.params import shardings
 from tiny import GEMMA2, GEMMA3, LENGTH, QWEN3
 from tiny_engine import (
@@ -60,7 +62,14 @@ def test_greedy_tokens_are_those_of_forward_passes(family: str) -> None:
     assert engine.num_cached_tokens == 20
 
 
+@pytest.fixture
+def all_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are turned however short their rows, as those of large models are on a CPU."""
+    monkeypatch.setattr("maxtext.decoding.load._LONG", 1)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_turned")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_do_not_depend_on_fused_projections(family: str) -> None:
     devices = 1 if family == "llama_mqa" else 2
@@ -81,10 +90,31 @@ def test_greedy_tokens_do_not_depend_on_fused_projections(family: str) -> None:
         pytest.param(("ici_fsdp_parallelism=2",), 2, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("all_turned")
 def test_tokens_do_not_depend_on_the_mesh(argv: tuple[str, ...], devices: int) -> None:
     engine, served = tiny_engine(*argv, devices=devices)
     requests = [request(tokens) for tokens in prompts(*MIXED)]
     assert_greedy(served, requests, generate(engine, requests))
+
+
+def test_long_kernels_are_turned_and_given_up() -> None:
+    served = tiny_served("base_mlp_dim=512")
+    model, layout = served.architecture, served.layout
+    stored = jax.device_put(weights(served), shardings(served.specs, layout))
+    with use_layout(layout):
+        params = serving_params(model, stored, layout, dtype="float32")
+        read = as_read(model, params, layout)
+    for before, after, want in zip(
+        params.decoder.groups["layers"],
+        read.decoder.groups["layers"],
+        weights(served).decoder.groups["layers"].mlp.wo.kernel,
+        strict=True,
+    ):
+        assert before.mlp.wo.kernel.is_deleted()
+        np.testing.assert_array_equal(after.mlp.wo.kernel.rows, want.T)
+        # Their rows are short.
+        assert after.mlp.wi_0.kernel is before.mlp.wi_0.kernel
+        assert after.self_attention.out.kernel is before.self_attention.out.kernel
 
 
 @pytest.mark.slow

@@ -14,20 +14,19 @@ from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.load import load
 from maxtext.config.schema import Config
 from maxtext.conversion.hub import local_folder
-from maxtext.decoding.load import load_params, serving_params
+from maxtext.decoding.load import as_read, load_params, serving_params
 from maxtext.integrations.vllm.attend import attention_op
 from maxtext.integrations.vllm.layout import engine_layout
 from maxtext.integrations.vllm.sizes import require_same_model, require_sizes
 from maxtext.integrations.vllm.tokenizer import with_tokenizer
-from maxtext.layers.embeddings import project_to_vocab
 from maxtext.layers.paged import PagedAttend
 from maxtext.models.backend import config_errors, set_up_jax
 from maxtext.models.decoder import (
     Architecture,
     Model,
     cached_hidden_states,
+    cached_logits,
     model_params,
-    output_kernel,
 )
 from maxtext.models.fusion import fusion_from_config
 from maxtext.models.registry import architecture
@@ -181,12 +180,9 @@ class MaxTextForCausalLM(nnx.Module):
         """Logits in float32, lowest for what is no token; vLLM wants whole rows on each device."""
         fixed = self.fixed
         with use_layout_in_jit(fixed.layout):
-            logits = project_to_vocab(
-                hidden[None],
-                output_kernel(self._model),
-                float32=fixed.config.compute.logits_dot_in_fp32,
-                soft_cap=fixed.architecture.config.final_logits_soft_cap,
-            )[0].astype(jnp.float32)
+            float32 = fixed.config.compute.logits_dot_in_fp32
+            logits = cached_logits(fixed.architecture, self._model, hidden[None], float32=float32)
+        logits = logits[0].astype(jnp.float32)
         real = jnp.arange(logits.shape[1]) < fixed.vocab_size
         return jnp.where(real, logits, jnp.finfo(jnp.float32).min)
 
@@ -214,16 +210,11 @@ def random_weights(fixed: Fixed) -> Model:
 
 def serving_weights(fixed: Fixed, stored: Model) -> Model:
     """Weights as a step wants them; `stored` are given up."""
-    layout = fixed.layout
+    model, layout = fixed.architecture, fixed.layout
+    fusion = fusion_from_config(fixed.config.compute)
     with use_layout(layout):
-        params = serving_params(
-            fixed.architecture,
-            stored,
-            layout,
-            dtype=fixed.dtype,
-            fusion=fusion_from_config(fixed.config.compute),
-        )
+        params = serving_params(model, stored, layout, dtype=fixed.dtype, fusion=fusion)
         if layout.log is not None:
             layout.log.weights(fixed.specs, params, layout=layout, apart=True)
             layout.log.write()
-    return params
+        return as_read(model, params, layout, fusion=fusion)
