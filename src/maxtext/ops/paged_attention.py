@@ -148,16 +148,20 @@ def _write(
 
 def _read(
     cache: Cache, pages: Int[Array, "R P"], dtype: DType
-) -> tuple[Float[Array, "R S K N"], Float[Array, "R S K N"]]:
-    """Keys and values of whole pages."""
-    found = cache.values[pages]
-    if cache.scales is None:
-        found = found.astype(dtype)
-    else:
-        found = (found * cache.scales[pages][..., None]).astype(dtype)
-    rows, count, page_size, *rest = found.shape
-    found = found.reshape(rows, count * page_size, *rest)
-    return found[:, :, :, 0], found[:, :, :, 1]
+) -> tuple[Float[Array, "R K S N"], Float[Array, "R K S N"]]:
+    """Keys and values of whole pages, gathered head by head: XLA copies what it must transpose."""
+    _, page_size, kv_heads, *_ = cache.values.shape
+    page = jnp.repeat(pages, page_size, axis=1)[:, None]
+    slot = jnp.tile(jnp.arange(page_size), pages.shape[1])
+    head = jnp.arange(kv_heads)[:, None]
+
+    def part(index: int) -> jax.Array:
+        found = cache.values[page, slot, head, index]
+        if cache.scales is not None:
+            found = found * cache.scales[page, slot, head, index][..., None]
+        return found.astype(dtype)
+
+    return part(0), part(1)
 
 
 def _attend(
@@ -185,8 +189,9 @@ def _attend(
         k, v = _read(cache, pages, q.dtype)
         distance = places[:, :, None] - (index * size + jnp.arange(size))
         seen = in_reach(distance, window=window)
-        operands = Operands(grouped, k.swapaxes(1, 2), v.swapaxes(1, 2))
-        return merged(so_far, attend(operands, seen, pattern=pattern, arithmetic=_ARITHMETIC))
+        return merged(
+            so_far, attend(Operands(grouped, k, v), seen, pattern=pattern, arithmetic=_ARITHMETIC)
+        )
 
     end = jnp.maximum(jnp.max(places) // size + 1, first)
     attended = jax.lax.fori_loop(first, end, body, attention_to_none(grouped))
