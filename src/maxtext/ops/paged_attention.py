@@ -37,7 +37,9 @@ class Cache:
     """Keys and values of one layer: the keys of a head are at 0, its values at 1.
 
     Attributes:
-        values: What is stored, [pages, page_size, kv_heads, 2, head_dim].
+        values: What is stored, [pages, page_size, kv_heads, 2, head_dim], or the same numbers
+            with other dims after the first two: a cache that were reshaped on the way into a step
+            and out of it would be copied by XLA:CPU.
         scales: What int8 numbers are multiplied by; None for other types.
     """
 
@@ -135,7 +137,7 @@ def _write(
     page = ragged.page_table[sequence, jnp.maximum(places, 0) // page_size]
     at = (jnp.where(places >= 0, page, pages), places % page_size)
     if cache.scales is None:
-        new = new.astype(cache.values.dtype)
+        new = new.astype(cache.values.dtype).reshape(len(new), *cache.values.shape[2:])
         return Cache(values=cache.values.at[at].set(new, mode="drop"), scales=None)
     largest = jnp.max(jnp.abs(new.astype(jnp.float32)), axis=-1)
     scales = jnp.maximum(largest, jnp.finfo(jnp.float32).tiny * 127) / 127
@@ -147,16 +149,17 @@ def _write(
 
 
 def _read(
-    cache: Cache, pages: Int[Array, "R P"], dtype: DType
+    cache: Cache, pages: Int[Array, "R P"], width: int, dtype: DType
 ) -> tuple[Float[Array, "R K S N"], Float[Array, "R K S N"]]:
     """Keys and values of whole pages, gathered head by head: XLA copies what it must transpose."""
-    _, page_size, kv_heads, *_ = cache.values.shape
+    page_size = cache.values.shape[1]
+    values = cache.values.reshape(len(cache.values), page_size, -1, 2, width)
     page = jnp.repeat(pages, page_size, axis=1)[:, None]
     slot = jnp.tile(jnp.arange(page_size), pages.shape[1])
-    head = jnp.arange(kv_heads)[:, None]
+    head = jnp.arange(values.shape[2])[:, None]
 
     def part(index: int) -> jax.Array:
-        found = cache.values[page, slot, head, index]
+        found = values[page, slot, head, index]
         if cache.scales is not None:
             found = found * cache.scales[page, slot, head, index][..., None]
         return found.astype(dtype)
@@ -172,12 +175,12 @@ def _attend(
     pattern: AttentionPattern,
 ) -> Float[Array, "R Q H N"]:
     """Attention of queries to the cached tokens up to their own; any number where that is -1."""
-    page_size = cache.values.shape[1]
+    page_size, *stored = cache.values.shape[1:]
     at_once = max(1, min(KEY_BLOCK // page_size, page_table.shape[1]))
     size = at_once * page_size
     # Slices that would pass the end are moved back by XLA: a table of whole blocks has none.
     page_table = jnp.pad(page_table, [(0, 0), (0, -page_table.shape[1] % at_once)])
-    grouped = by_group(q, cache.values.shape[2])
+    grouped = by_group(q, math.prod(stored) // (2 * q.shape[-1]))
     window = pattern.window
     first = jnp.zeros((), jnp.int32)
     if window is not None:
@@ -186,7 +189,7 @@ def _attend(
 
     def body(index: jax.Array, so_far: Partial) -> Partial:
         pages = jax.lax.dynamic_slice_in_dim(page_table, index * at_once, at_once, axis=1)
-        k, v = _read(cache, pages, q.dtype)
+        k, v = _read(cache, pages, q.shape[-1], q.dtype)
         distance = places[:, :, None] - (index * size + jnp.arange(size))
         seen = in_reach(distance, window=window)
         return merged(

@@ -97,6 +97,17 @@ def test_the_engines_cache_holds_what_ours_holds(
     np.testing.assert_array_equal(found[:, :, :kv_heads, :, :width], kept_ours.values)
 
 
+def test_a_step_writes_into_the_engines_cache_and_copies_none_of_it() -> None:
+    starts, table = jnp.zeros(9, jnp.int32), jnp.zeros((8, 2), jnp.int32)
+    ragged = Ragged(starts=starts, lengths=starts[1:], page_table=table, counts=starts[:3])
+    q, new, cache = jnp.zeros((16, 8, 8)), jnp.zeros((16, 2, 8)), jnp.zeros((500, 16, 4, 1, 128))
+    step = jax.jit(attention, static_argnames="pattern", donate_argnums=3)
+    compiled = step.lower(q, new, new, cache, ragged, pattern=AttentionPattern(scale=1.0)).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.alias_size_in_bytes == cache.nbytes > 10 * memory.temp_size_in_bytes
+
+
 @pytest.mark.skipif(installed(), reason="vLLM is installed here")
 def test_without_vllm_the_command_that_installs_it_is_named(config, capfd) -> None:
     path = config().checkpoint.load_parameters_path

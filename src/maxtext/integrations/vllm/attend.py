@@ -37,9 +37,8 @@ def attention(
     Source: tpu-inference 0.32.0, kernels/ragged_paged_attention/v3.
     """
     tokens, kv_heads, width = k.shape
-    pages, page_size, *rest = cache.shape
     padded = _NARROW if width == _NARROW else -(-width // _LANES) * _LANES
-    cached = math.prod(rest) // (2 * padded)
+    cached = math.prod(cache.shape[2:]) // (2 * padded)
     wider = [(0, 0), (0, cached - kv_heads), (0, padded - width)]
     grouped = q.reshape(tokens, kv_heads, -1, width)
     grouped = jnp.pad(grouped, [wider[0], wider[1], (0, 0), wider[2]])
@@ -47,12 +46,12 @@ def attention(
         grouped.reshape(tokens, -1, padded),
         jnp.pad(k, wider),
         jnp.pad(v, wider),
-        Cache(values=cache.reshape(pages, page_size, cached, 2, padded), scales=None),
+        Cache(values=cache, scales=None),
         ragged,
         pattern=pattern,
     )
     out = out.reshape(tokens, cached, -1, padded)[:, :kv_heads, :, :width]
-    return out.reshape(q.shape), stored.values.reshape(cache.shape)
+    return out.reshape(q.shape), stored.values
 
 
 def _kernel(
