@@ -3,11 +3,12 @@
 Source: llama.cpp, docs of the format and convert_hf_to_gguf.py.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,7 +149,8 @@ class GGUFModel:
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise ConversionError(f"{path} is cut short, or no GGUF file") from error
         self._infos = {info.name: info for info in reader.tensors}
-        self.config = self._config()
+        with _damage_named(self._file):
+            self.config = self._config()
 
     def tensors(self, model: ModelConfig) -> dict[str, GGUFTensor]:
         """All tensors under Hugging Face's names; those that it does not have keep theirs."""
@@ -170,12 +172,13 @@ class GGUFModel:
         """Writes config.json and the tokenizer's files.
 
         Raises:
-            ConversionError: The tokenizer is of a kind that is not known.
+            ConversionError: The tokenizer is of a kind that is not known, or damaged.
         """
-        metadata = self._metadata()
-        write_json(folder / TOKENIZER, tokenizer_json(metadata))
-        tokenizer = tokenizer_config(metadata)
-        write_json(folder / TOKENIZER_CONFIG, tokenizer)
+        with _damage_named(self._file):
+            metadata = self._metadata()
+            tokenizer, beside = tokenizer_json(metadata), tokenizer_config(metadata)
+        write_json(folder / TOKENIZER, tokenizer)
+        write_json(folder / TOKENIZER_CONFIG, beside)
         ids = {f"{name}_token_id": metadata.get(f"{name}_token_id") for name in ("bos", "eos")}
         ids["pad_token_id"] = metadata.get("padding_token_id")
         write_json(folder / CONFIG, {**self.config, **ids})
@@ -259,6 +262,22 @@ class GGUFModel:
                     **_LLAMA3_BOUNDS,
                 }
         raise ConversionError(f"{self._file}: {_ROPE} is of no scaling that is known")
+
+
+@contextlib.contextmanager
+def _damage_named(file: Path) -> Generator[None]:
+    """Names the file whose fields are not there, or of other values than they can have.
+
+    Raises:
+        ConversionError: They are.
+    """
+    try:
+        yield
+    except ConversionError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        kind = "there is no" if isinstance(error, KeyError) else type(error).__name__
+        raise ConversionError(f"{file} is damaged: {kind} {brief(error)}") from error
 
 
 def _shortest(value: Any) -> Any:

@@ -1,6 +1,8 @@
 """GGUF files that gguf's own writer made: config, weights and tokenizer."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import tokenizers
 
 from hf_folder import LLAMA, random_tensors, read_folder, write_folder
+from maxtext import convert
 from maxtext.config.flat import flat_source
 from maxtext.config.huggingface import huggingface_source, model_settings
 from maxtext.config.huggingface_files import adds_bos
@@ -213,6 +216,39 @@ def test_a_cut_short_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConversionError, match=r"model.gguf is cut short"):
             commands.from_gguf(str(file), tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+DAMAGE = {
+    b"token_type": (b"token_typo", "there is no 'token_type'"),
+    b"ggml.merges": (b"ggml.merger", "there is no 'merges'"),
+    b"ggml.tokens": (b"ggml.token_", "there is no 'tokens'"),
+    b"{{ messages }}": (b"{{ messages }\xf0", "can't decode byte 0xf0"),
+}
+
+
+def test_a_damaged_file_is_one_error_wherever_it_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "model.gguf", tmp_path / "out"
+    write_gguf(file)
+    content = file.read_bytes()
+    for text, (other, says) in DAMAGE.items():
+        file.write_bytes(content.replace(text, other))
+        assert convert.main(["from_gguf", str(file), str(out)]) == 2
+        assert says in capsys.readouterr().err
+    names = re.findall(rb"(?:general|llama|tokenizer)\.[a-z0-9_.]+", content)
+    assert len(names) > 15
+    for name in names:
+        # The last letter of the name, or the value, which comes after its type of four bytes.
+        end = content.index(name) + len(name)
+        for at, byte in ((end - 1, b"_"), (end + 4, b"\xf0")):
+            file.write_bytes(content[:at] + byte + content[at + 1 :])
+            code = convert.main(["from_gguf", str(file), str(out)])
+            err = capsys.readouterr().err
+            assert (code == 0) == out.exists()
+            assert code == 0 or (err.count("error: "), err[:7]) == (1, "error: "), name
+            shutil.rmtree(out, ignore_errors=True)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_sentencepiece_tokenizer_joins_the_better_whole_first() -> None:
