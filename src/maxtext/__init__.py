@@ -1,20 +1,28 @@
 """Trains large language models and serves them from the same model code."""
 
+import os
+import signal
 import sys
-from types import TracebackType
+from types import FrameType
 
 __all__: list[str] = []
 
 
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Says of Ctrl-C what programs say of it once they run, and of all else what Python says."""
-    if issubclass(kind, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ends a program that is still being imported, and is KeyboardInterrupt from then on.
+
+    An exception would show where it was raised, and be lost where that is a module in C or the
+    garbage collector.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            sys.stderr.write("interrupted\n")
+            sys.stderr.flush()
+            os._exit(128 + number)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
-# Python looks for a program, `python -m maxtext.train`: importing it may take a second, in which
-# nothing of ours could catch Ctrl-C.
-if sys.argv[:1] == ["-m"]:
-    sys.excepthook = _tell
+# Python looks for a program, `python -m maxtext.train`, which does not ignore Ctrl-C.
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _interrupt)

@@ -56,18 +56,9 @@ def exit_code(run: Callable[[], int | None], *errors: type[ValueError]) -> int:
     except errors as error:
         sys.stderr.write(f"error: {error}\n")
         return _BAD_INPUT
-    except (KeyboardInterrupt, ImportError) as error:
-        if not _by_ctrl_c(error):
-            raise
+    except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return _INTERRUPTED
-
-
-def _by_ctrl_c(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: modules in C that it stopped say they cannot be loaded."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def run_main(

@@ -131,22 +131,6 @@ def test_ctrl_c_ends_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_ctrl_c_that_stops_the_import_of_a_module_in_c_is_ctrl_c(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def loads(cause: BaseException | None) -> Callable[[Loaded], None]:
-        def run(loaded: Loaded) -> None:
-            raise ImportError("cannot be initialized") from cause
-
-        return run
-
-    stopped = loads(KeyboardInterrupt())
-    assert run_main([], stopped, program="maxtext.train", environ={}) == 130
-    assert capsys.readouterr().err == "interrupted\n"
-    with pytest.raises(ImportError):
-        run_main([], loads(None), program="maxtext.train", environ={})
-
-
 @pytest.mark.parametrize(
     "program",
     ["checkpoint", "convert", "decode", "plan", "plot", "serve", "train", "vllm_decode"],
@@ -155,7 +139,8 @@ def test_ctrl_c_shows_no_traceback_while_a_program_is_imported(
     program: str, tmp_path: Path
 ) -> None:
     # What all of them import, and Python itself does not.
-    (tmp_path / "difflib.py").write_text("raise KeyboardInterrupt")
+    stub = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass"
+    (tmp_path / "difflib.py").write_text(stub)
     done = subprocess.run(
         [sys.executable, "-m", f"maxtext.{program}"],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
@@ -163,7 +148,7 @@ def test_ctrl_c_shows_no_traceback_while_a_program_is_imported(
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "interrupted\n")
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
