@@ -74,6 +74,11 @@ BAD_DECODING = {
         )
         for line, says in WRONG_PROMPTS.items()
     },
+    "a prompt that no text can hold": Bad(
+        "run_name=r prompts_file=p.jsonl",
+        ("p.jsonl:1: is not text in UTF-8",),
+        files=RUN | {"p.jsonl": '{"prompt": "\\ud800"}'},
+    ),
     "a prompt of a file that is too long": Bad(
         "run_name=r prompts_file=p.txt max_target_length=8 max_new_tokens=4",
         ("p.txt:1: ", "5 tokens of the prompt and max_new_tokens=4 exceed max_target_length=8"),

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.schema_serving import DecodeConfig
 from maxtext.decoding.scheduler import Limits
 from maxtext.layers.paged import CACHE_AXES, cached_heads
@@ -55,19 +56,25 @@ def make_limits(
     fit = int(free_bytes * decode.kv_cache_memory_fraction) // per_page
     wanted = sequences * table if decode.num_pages < 0 else decode.num_pages // ranks
     if decode.num_pages > 0 and wanted > fit:
-        raise ValueError(
-            f"num_pages={decode.num_pages}: {fit * ranks} pages are what fits into "
-            f"kv_cache_memory_fraction={decode.kv_cache_memory_fraction} of the free memory"
+        raise _num_pages_error(
+            decode,
+            f"{fit * ranks} pages are what fits into "
+            f"kv_cache_memory_fraction={decode.kv_cache_memory_fraction} of the free memory",
         )
-    pages = min(wanted, fit)
-    if pages < 1:
+    if wanted < 1:
+        message = f"each of {ranks} devices that split requests needs one"
+        raise _num_pages_error(decode, message)
+    if fit < 1:
         raise ValueError(
-            f"num_pages={decode.num_pages}: each of {ranks} devices that split requests needs one"
-            if fit
-            else "no page of the cache fits into memory; use a smaller page_size, or int8: "
+            "no page of the cache fits into memory; use a smaller page_size, or int8: "
             "kv_cache_dtype=int8"
         )
-    return dataclasses.replace(limits, num_pages=pages)
+    return dataclasses.replace(limits, num_pages=min(wanted, fit))
+
+
+def _num_pages_error(decode: DecodeConfig, message: str) -> ConfigError:
+    value, hint = str(decode.num_pages), "num_pages=-1 makes as many as there is use and room for"
+    return ConfigError([Problem("num_pages", message, value=value, hint=hint)])
 
 
 def cache_bytes(model: Architecture, layout: Layout, limits: Limits, dtype: DType) -> int:

@@ -98,7 +98,9 @@ def _prompt(
         tokens = encoder.chat([{"role": "user", "content": text}]) if chat else encoder.text(text)
         return Prompt(place, text, Request(tokens, sampling))
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from error
+        # A half of a pair of surrogates, which JSON may hold.
+        reason = "is not text in UTF-8" if isinstance(error, UnicodeError) else error
+        raise ValueError(f"{place}: {reason}") from error
 
 
 def _own(entry: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def _entries(path: str) -> list[tuple[str, dict[str, Any]]]:
         # `splitlines` would also cut at characters that JSON may hold, such as U+2028.
         lines = Path(os.path.expanduser(path)).read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise ValueError(f"prompts_file={path} cannot be read: {reason}") from error
     entries: list[tuple[str, dict[str, Any]]] = []
     for number, line in enumerate(lines, 1):
