@@ -102,9 +102,8 @@ def serving_exchanges(
     many = layout.mesh.shape.get(ATTN_DP, 1) > 1
     made = _attention_dp(model, layout, own) if many else _tensor(model, layout, own)
     vocab, ways = layout.mesh_axes("activation_vocab"), layout.ways("activation_vocab")
-    likeliest = Exchange(
-        "likeliest of each part", "all-gather", vocab, ways, own.sequences * ways * 4, 2
-    )
+    # The highest logit, then its token.
+    likeliest = Exchange("likeliest token", "all-reduce", vocab, ways, own.sequences * 4, 2)
     return Exchanges(made.layer, (*made.rest, *_real([likeliest])), len(model.layers))
 
 

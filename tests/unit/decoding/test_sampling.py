@@ -45,6 +45,9 @@ def probabilities(kept: list[int], temperature: float = 1.0) -> np.ndarray:
 
 def test_greedy_takes_the_likeliest_token_and_never_a_padded_row() -> None:
     np.testing.assert_array_equal(drawn(), np.eye(7)[1])
+    equal = np.array([1.0, 2.0, 2.0, 0.0, 2.0, 9.0, 9.0], np.float32)
+    assert tokens([Sampling()], equal) == [1]
+    assert tokens([Sampling()], np.full(7, np.nan, np.float32)) < VOCAB
 
 
 @pytest.mark.parametrize(
