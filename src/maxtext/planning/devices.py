@@ -72,16 +72,18 @@ def _gpu(name: str, kind: str, numbers: tuple[float, float, float], sheet: str) 
 
 
 _TABLE = (
+    # The page has no links: the paper has 6 of 50 GB/s (Jouppi et al. 2023, arXiv:2304.01433).
     _tpu("v4", "TPU v4", (32, 1200, 600), "TPU v4"),
-    _tpu("v5e", "TPU v5 lite", (16, 800, 400), "TPU v5e"),
+    _tpu("v5e", "TPU v5 lite", (16, 819, 400), "TPU v5e"),
     _tpu("v5p", "TPU v5", (95, 2765, 1200), "TPU v5p"),
-    _tpu("v6e", "TPU v6 lite", (32, 1600, 800), "TPU v6e (Trillium)"),
+    _tpu("v6e", "TPU v6 lite", (32, 1638, 800), "TPU v6e (Trillium)"),
     # A chip of 192 GiB, 7380 GB/s and 1200 GB/s is two devices.
     _tpu("tpu7x", "TPU7x", (96, 3690, 600), "TPU7x (Ironwood), half a chip"),
     _gpu("a100-40gb", "NVIDIA A100-SXM4-40GB", (40, 1555, 600), "A100 40GB SXM"),
     _gpu("a100-80gb", "NVIDIA A100-SXM4-80GB", (80, 2039, 600), "A100 80GB SXM"),
     _gpu("h100", "NVIDIA H100 80GB HBM3", (80, 3350, 900), "H100 SXM"),
     _gpu("h200", "NVIDIA H200", (141, 4800, 900), "H200 SXM"),
+    # 1,440 GB, 64 TB/s and 14.4 TB/s of NVLink are those of eight.
     _gpu("b200", "NVIDIA B200", (180, 8000, 1800), "DGX B200, an eighth of it"),
 )
 DEVICES = {device.name: device for device in _TABLE}

@@ -261,7 +261,7 @@ def training_exchanges(setup: Setup, *, scatters: bool) -> Exchanges:
     """Those of a step of training.
 
     Args:
-        setup: The run; `unreckoned` says what is left out.
+        setup: The run, on a mesh of data, fsdp and tensor.
         scatters: Whether the compiler makes reduce-scatters of gradients whose weights are split,
             as that for TPUs and GPUs does; on a CPU they stay all-reduces.
     """
@@ -300,18 +300,6 @@ def training_exchanges(setup: Setup, *, scatters: bool) -> Exchanges:
         *_gradients(outside | head, layout, dtype=dtype, scatters=scatters),
     ]
     return Exchanges(_real(layer), _real(rest), len(model.layers), passes)
-
-
-def unreckoned(layout: Layout) -> tuple[str, ...]:
-    """What training would do on this mesh that is in no number."""
-    missing = {
-        "stage": "pipelines; activations and collectives are as if stages split rows",
-        "context": "what passes between the parts of a row",
-        "tensor_sequence": "what passes between the parts of a row",
-    }
-    return tuple(
-        f"{axis}: {what}" for axis, what in missing.items() if layout.mesh.shape.get(axis, 1) > 1
-    )
 
 
 def _gradients(specs: Any, layout: Layout, *, dtype: DType, scatters: bool) -> Iterator[Exchange]:

@@ -3,6 +3,7 @@
 import dataclasses
 
 from maxtext.planning.devices import Device
+from maxtext.planning.exchanges import Exchanges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +32,21 @@ class Seconds:
         return max(parts, key=lambda name: parts[name])
 
 
-def seconds(device: Device | None, *, flops: float, hbm: float, sent: float) -> Seconds | None:
-    """Those of a step; None where the device is not known.
+def seconds(
+    device: Device | None, *, flops: float, hbm: float, exchanges: Exchanges | None
+) -> Seconds | None:
+    """Those of a step; None where the device or what it sends is not known.
 
     Args:
         device: Of the table.
         flops: Products on a device.
         hbm: Bytes that it reads.
-        sent: Bytes that it sends.
+        exchanges: What devices send each other.
     """
-    if device is None:
+    if device is None or exchanges is None:
         return None
     return Seconds(
         memory=hbm / device.hbm_bandwidth,
         products=flops / device.bfloat16_flops,
-        links=sent / device.link_bandwidth,
+        links=exchanges.bytes_sent / device.link_bandwidth,
     )

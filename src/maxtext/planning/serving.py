@@ -1,7 +1,7 @@
 """What the engine will do on a mesh: weights, cache, sequences, steps."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from maxtext.config.schema import Config
 from maxtext.decoding.batch import Shapes
@@ -52,8 +52,8 @@ class EngineStep:
         weight_bytes: Weights that a device reads.
         cache_bytes: Of the cache, what a device reads.
         flops: Products on a device.
-        exchanges: What devices send each other.
-        seconds: How long it takes at best; None where the device is not known.
+        exchanges: What devices send each other; None where that is not known.
+        seconds: How long it takes at best; None where the device or `exchanges` is not known.
     """
 
     tokens: int
@@ -62,7 +62,7 @@ class EngineStep:
     weight_bytes: int
     cache_bytes: int
     flops: float
-    exchanges: Exchanges
+    exchanges: Exchanges | None
     seconds: Seconds | None
 
 
@@ -99,6 +99,7 @@ class ServingPlan:
         fit: In the memory that there is.
         decode: A step of one token for as many sequences as run at once; None where none fits.
         prefill: A step that is full of a prompt.
+        not_counted: What is left out of all this.
     """
 
     mesh: Mapping[str, int]
@@ -112,6 +113,7 @@ class ServingPlan:
     fit: Fit
     decode: EngineStep | None
     prefill: EngineStep | None
+    not_counted: tuple[str, ...]
 
     @property
     def weight_bytes(self) -> int:
@@ -192,7 +194,18 @@ def plan_serving(
         fit=fit,
         decode=steps[0],
         prefill=steps[1],
+        not_counted=tuple(_not_counted(layout)),
     )
+
+
+def _not_counted(layout: Layout) -> Iterator[str]:
+    yield "what a step needs while it runs, which kv_cache_memory_fraction leaves room for"
+    if _splits_rows(layout):
+        yield "collectives: what passes between devices of context is not known"
+
+
+def _splits_rows(layout: Layout) -> bool:
+    return layout.mesh.shape.get("context", 1) > 1
 
 
 def _fit(config: Config, layout: Layout, free_bytes: int, page_bytes: int) -> Fit:
@@ -240,14 +253,16 @@ def _step(engine: _Engine, shape: StepShape, *, running: int, length: float) -> 
     """
     model, layout = engine.model, engine.layout
     tokens, sequences = shape.tokens * shape.ranks, shape.sequences * shape.ranks
-    exchanges = serving_exchanges(
-        model,
-        layout,
-        fusion=engine.fusion,
-        tokens=tokens,
-        sequences=sequences,
-        dtype=engine.dtype,
-    )
+    exchanges = None
+    if not _splits_rows(layout):
+        exchanges = serving_exchanges(
+            model,
+            layout,
+            fusion=engine.fusion,
+            tokens=tokens,
+            sequences=sequences,
+            dtype=engine.dtype,
+        )
     tied = model.config.logits_via_embedding
     read = sum(w.bytes_per_device for w in engine.weights if tied or w.name != "embedding")
     seen = sum(min(kind.pattern.window or length, length) for kind in model.layers)
@@ -263,7 +278,7 @@ def _step(engine: _Engine, shape: StepShape, *, running: int, length: float) -> 
         cache_bytes=cached,
         flops=flops,
         exchanges=exchanges,
-        seconds=seconds(engine.device, flops=flops, hbm=read + cached, sent=exchanges.bytes_sent),
+        seconds=seconds(engine.device, flops=flops, hbm=read + cached, exchanges=exchanges),
     )
 
 

@@ -16,6 +16,7 @@ from maxtext.planning.weights import WeightGroup
 type Row = tuple[str, str]
 type Part = tuple[str, list[Row]]
 
+_UNKNOWN = "not counted"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -37,8 +38,9 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         if source is None:
             continue
         target = made[part] if step is None else made[part][step]
-        target["exchanges"]["bytes_sent"] = source.exchanges.bytes_sent
-        target["exchanges"]["bytes_per_layer"] = source.exchanges.bytes_per_layer
+        if source.exchanges is not None:
+            target["exchanges"]["bytes_sent"] = source.exchanges.bytes_sent
+            target["exchanges"]["bytes_per_layer"] = source.exchanges.bytes_per_layer
         if source.seconds is not None:
             target["seconds"]["step"] = source.seconds.step
     if plan.serving is not None:
@@ -120,6 +122,7 @@ def _serving(plan: Plan, serving: ServingPlan) -> Iterator[Part]:
     ]
     if plan.instead.get("serving") is not None:
         rows.append(("does not fit; what would", _either(plan.instead["serving"])))
+    rows.append(("not counted", "; ".join(serving.not_counted)))
     yield "serving", rows
     for name, step in (("decode step", serving.decode), ("prefill step", serving.prefill)):
         if step is not None:
@@ -148,13 +151,13 @@ def _training(plan: Plan, training: TrainingPlan) -> Iterator[Part]:
         ("optimizer", _bytes(memory.optimizer)),
         ("batch", _bytes(memory.batch)),
         ("gradients", _bytes(memory.gradients)),
-        (kept, _bytes(memory.activations)),
-        ("logits", _bytes(memory.logits)),
-        ("in all, without one layer's work", _bytes(memory.total)),
-        ("free", _bytes(training.free_bytes)),
+        (kept, _known(memory.activations)),
+        ("logits", _known(memory.logits)),
+        ("in all, at least", _bytes(memory.total)),
+        ("free, at most", _bytes(training.free_bytes)),
         ("model FLOPs a device", f"{training.flops / 1e12:.4g} TFLOPs"),
         *_exchanges(training.exchanges),
-        *(("left out", text) for text in training.unreckoned),
+        ("not counted", "; ".join(training.not_counted)),
     ]
     if memory.host:
         rows.insert(-1, ("activations in the host's memory", _bytes(memory.host)))
@@ -175,7 +178,10 @@ def _weights(groups: Iterable[WeightGroup]) -> Iterator[Row]:
     yield "weights a device", _bytes(sum(group.bytes_per_device for group in groups))
 
 
-def _exchanges(exchanges: Exchanges) -> Iterator[Row]:
+def _exchanges(exchanges: Exchanges | None) -> Iterator[Row]:
+    if exchanges is None:
+        yield "sent a device", _UNKNOWN
+        return
     kinds = sorted(exchanges.layer, key=_kind)
     for (kind, axes), found in itertools.groupby(kinds, key=_kind):
         listed = list(found)
@@ -207,6 +213,10 @@ def _bytes(count: float) -> str:
     while abs(count) >= 1024 and power < len(_UNITS) - 1:
         count, power = count / 1024, power + 1
     return f"{count:.4g} {_UNITS[power]}"
+
+
+def _known(count: int | None) -> str:
+    return _UNKNOWN if count is None else _bytes(count)
 
 
 def _time(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,13 +15,15 @@ from maxtext.parallel.layout import Axes
 from maxtext.parallel.params import named_leaves, select
 from maxtext.parallel.stages import stages_from_config
 from maxtext.planning.devices import Device, planned_devices
-from maxtext.planning.exchanges import Exchanges, training_exchanges, unreckoned
+from maxtext.planning.exchanges import Exchanges, training_exchanges
 from maxtext.planning.roofline import Seconds, seconds
 from maxtext.planning.weights import WeightGroup, weight_groups
 from maxtext.training.setup import Setup, make_setup
 
 _RESIDUAL: Axes = ("activation_batch", "activation_norm_length", "activation_embed")
 _HIDDEN: Axes = ("activation_batch", "activation_length", "activation_mlp")
+# Mesh axes whose collectives are not known.
+_UNKNOWN = ("stage", "context", "tensor_sequence")
 _LOGITS: Axes = ("activation_batch", "activation_length", "activation_vocab")
 
 
@@ -34,8 +36,9 @@ class TrainingMemory:
         optimizer: The optimizer's state, and the number of the step.
         batch: The rows of a step, and its learning rate.
         gradients: Of the weights that are trained, in float32.
-        activations: What the forward pass keeps of all layers for the backward pass.
-        logits: Of the head, in float32.
+        activations: What the forward pass keeps of all layers for the backward pass; None where
+            that is not known.
+        logits: Of the head, in float32; None likewise.
         host: Of the activations, what lies in the host's memory instead.
     """
 
@@ -43,8 +46,8 @@ class TrainingMemory:
     optimizer: int
     batch: int
     gradients: int
-    activations: int
-    logits: int
+    activations: int | None
+    logits: int | None
     host: int
 
     @property
@@ -54,8 +57,8 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All that is reckoned here; what one layer needs while it runs comes on top."""
-        return self.arguments + self.gradients + self.activations + self.logits
+        """All that is known; what one layer needs while it runs comes on top."""
+        return self.arguments + self.gradients + (self.activations or 0) + (self.logits or 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +76,9 @@ class TrainingPlan:
         memory: On a device.
         free_bytes: Of a device, less what `memory` reckons; negative where that does not fit.
         flops: Of a step on a device, recomputation left out.
-        exchanges: What devices send each other.
-        unreckoned: What is left out of all this.
-        seconds: How long a step takes at best; None where the device is not known.
+        exchanges: What devices send each other; None where that is not known.
+        not_counted: What is left out of all this, and what is no more than an estimate.
+        seconds: How long a step takes at best; None where the device or `exchanges` is not known.
     """
 
     mesh: Mapping[str, int]
@@ -88,8 +91,8 @@ class TrainingPlan:
     memory: TrainingMemory
     free_bytes: int
     flops: float
-    exchanges: Exchanges
-    unreckoned: tuple[str, ...]
+    exchanges: Exchanges | None
+    not_counted: tuple[str, ...]
     seconds: Seconds | None
 
 
@@ -110,7 +113,8 @@ def plan_training(
         named_leaves(setup.specs), setup.architecture, attention=compute.attention, length=length
     )
     on_device = flops.per_token * rows * length / layout.mesh.size
-    exchanges = training_exchanges(setup, scatters=True)
+    known = not any(_splits(setup, axis) for axis in _UNKNOWN)
+    exchanges = training_exchanges(setup, scatters=True) if known else None
     return TrainingPlan(
         mesh={name: size for name, size in layout.mesh.shape.items() if size > 1},
         dtype=compute.dtype,
@@ -123,12 +127,26 @@ def plan_training(
         free_bytes=hbm_bytes - memory.total,
         flops=on_device,
         exchanges=exchanges,
-        unreckoned=unreckoned(layout),
+        not_counted=tuple(_not_counted(setup)),
         # The state is read and written once.
-        seconds=seconds(
-            device, flops=on_device, hbm=2 * memory.arguments, sent=exchanges.bytes_sent
-        ),
+        seconds=seconds(device, flops=on_device, hbm=2 * memory.arguments, exchanges=exchanges),
     )
+
+
+def _not_counted(setup: Setup) -> Iterator[str]:
+    yield "what one layer needs while it runs, and copies that the compiler makes"
+    if _splits(setup, "stage"):
+        yield "activations, logits and collectives of a pipeline"
+    for axis in _UNKNOWN[1:]:
+        if _splits(setup, axis):
+            yield f"collectives: what passes between the parts of a row over {axis} is not known"
+    by_hand = _norms_after(setup.architecture.config) or _splits(setup, "tensor_sequence")
+    if by_hand and not stages_from_config(setup.config.compute).remat:
+        yield "some of what remat_policy=none keeps: of Gemma, and under tensor_sequence"
+
+
+def _splits(setup: Setup, axis: str) -> bool:
+    return setup.layout.mesh.shape.get(axis, 1) > 1
 
 
 def training_memory(setup: Setup) -> TrainingMemory:
@@ -140,14 +158,15 @@ def training_memory(setup: Setup) -> TrainingMemory:
         math.prod(place.shard_shape(leaf.shape)) * 4
         for leaf, place in zip(jax.tree.leaves(trained), jax.tree.leaves(places), strict=True)
     )
-    activations, host = _activations(setup)
+    piped = _splits(setup, "stage")
+    activations, host = (None, 0) if piped else _activations(setup)
     return TrainingMemory(
         weights=_held(state.params),
         optimizer=_held((state.opt_state, state.step)),
         batch=_held(setup.abstract_batch(setup.batch_shape)) + _held(setup.abstract_rate()),
         gradients=gradients,
         activations=activations,
-        logits=_logits(setup),
+        logits=None if piped else _logits(setup),
         host=host,
     )
 
@@ -198,20 +217,32 @@ def _named_tensors(setup: Setup, size: int) -> dict[str, int]:
 def _everything(setup: Setup, size: int) -> int:
     """What one layer keeps on a device where nothing is computed again.
 
-    Its inputs and outputs, both norms' factors, projections before and after rotation, and what
-    the product of the two halves of the feed-forward layer is made of.
+    Of each norm its input, twice that, both over its root mean square, that itself and its scale,
+    all in float32, and its output; projections, rotated; the halves of the feed-forward layer,
+    what their product is made of, and it; kernels, where they are cast.
     """
-    named = _named_tensors(setup, size)
-    residual, queries = named["out_proj"], named["query_proj"]
+    named, config = _named_tensors(setup, size), setup.architecture.config
     tokens = _part(setup, _RESIDUAL[:2], ())
+    vectors = [(named["out_proj"] // size, tokens, config.emb_dim)]
+    vectors *= 4 if _norms_after(config) else 2
+    if config.use_qk_norm:
+        for name in ("query_proj", "key_proj"):
+            heads = named[name] // size // config.head_dim
+            vectors.append((named[name] // size, heads, config.head_dim))
+    norms = sum(4 * (3 * numbers + 2 * roots + scale) for numbers, roots, scale in vectors)
+    cast = size != jnp.dtype(setup.config.compute.weight_dtype).itemsize
+    held = setup.stored.params.decoder.groups.values() if cast else ()
+    layers = len(setup.architecture.layers)
+    kernels = sum(_held(group) // 4 * size for group in held) // layers
     return (
-        8 * residual
-        + 2 * queries
+        norms
+        + 2 * named["out_proj"]
+        + named["query_proj"]
         + named["attention_out"]
         + named["key_proj"]
         + named["value_proj"]
         + 3 * (named["mlpwi_0"] + named["mlpwi_1"])
-        + 4 * 4 * tokens
+        + kernels
     )
 
 

@@ -103,7 +103,25 @@ def test_what_training_alone_can_do_is_planned(capsys) -> None:
     plan = json.loads(said(capsys, *keys, "plan_device=v5p", "--json"))
     assert plan["serving"] is None
     assert "stages are for training" in plan["problems"]["serving"]
-    assert [text.split(":")[0] for text in plan["training"]["unreckoned"]] == ["stage"]
+    training = plan["training"]
+    assert "activations, logits and collectives of a pipeline" in training["not_counted"]
+    assert (training["memory"]["activations"], training["memory"]["logits"]) == (None, None)
+    assert (training["exchanges"], training["seconds"]) == (None, None)
+    assert training["memory"]["optimizer"] > training["memory"]["weights"] > 0
+    assert "activations kept, full          not counted" in said(capsys, *keys, "plan_device=v5p")
+
+
+@pytest.mark.parametrize("axis", ["context", "tensor_sequence"])
+def test_collectives_that_are_not_known_are_not_numbers(capsys, axis: str) -> None:
+    keys = (LLAMA[0], f"ici_{axis}_parallelism=4", "plan_num_devices=8", "plan_device=v5p")
+    plan = json.loads(said(capsys, *keys, "--json"))
+    training, decode = plan["training"], plan["serving"]["decode"]
+    assert (training["exchanges"], training["seconds"]) == (None, None)
+    assert axis in training["not_counted"][-1]
+    assert training["memory"]["activations"] > 0
+    # What follows the split of heads is known of an engine.
+    assert (decode["exchanges"] is None) == (decode["seconds"] is None) == (axis == "context")
+    assert "sent a device                      not counted" in said(capsys, *keys)
 
 
 def test_what_is_fused_weighs_the_same(capsys) -> None:
