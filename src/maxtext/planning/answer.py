@@ -18,6 +18,8 @@ from maxtext.planning.training import TrainingPlan, plan_training
 _FACTORS = (2, 4, 8, 16, 32, 64)
 # Of the devices that would do, the smallest are named.
 _NAMED = 3
+# More take more than seconds, and no slice has as many.
+_MOST_DEVICES = 2**14
 _TENSOR, _FSDP = "ici_tensor_parallelism", "ici_fsdp_parallelism"
 
 
@@ -54,7 +56,8 @@ def make_plan(config: Config) -> Plan:
     """The plan of a config.
 
     Raises:
-        ConfigError: No memory is given, or neither serving nor training is possible.
+        ConfigError: No memory is given, there are too many devices, or neither serving nor training
+            is possible.
     """
     device = DEVICES.get(config.plan.plan_device)
     hbm_bytes = round(config.plan.hbm_gib * GIB) or (device.hbm_bytes if device else 0)
@@ -103,14 +106,21 @@ def make_plan(config: Config) -> Plan:
 
 
 def num_devices(config: Config) -> int:
-    """How many devices a config is planned for."""
-    if config.plan.plan_num_devices > 0:
-        return config.plan.plan_num_devices
-    mesh = config.mesh
-    names = (
-        f"{family}_{DEGREES[axis]}_parallelism" for family in ("ici", "dcn") for axis in DEGREES
-    )
-    return math.prod(max(1, getattr(mesh, name)) for name in names)
+    """How many devices a config is planned for.
+
+    Raises:
+        ConfigError: They are too many.
+    """
+    mesh, count = config.mesh, config.plan.plan_num_devices
+    if count < 1:
+        names = (
+            f"{family}_{DEGREES[axis]}_parallelism" for family in ("ici", "dcn") for axis in DEGREES
+        )
+        count = math.prod(max(1, getattr(mesh, name)) for name in names)
+    if count > _MOST_DEVICES:
+        message = f"{count:,} devices are too many to plan for"
+        raise ConfigError([Problem("plan_num_devices", message, hint=f"at most {_MOST_DEVICES:,}")])
+    return count
 
 
 def _serving_instead(

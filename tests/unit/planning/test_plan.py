@@ -173,10 +173,15 @@ def test_a_picture_says_who_holds_what(capsys, tmp_path: Path) -> None:
             ("plan_device=v5e", "base_num_query_heads=12", "ici_tensor_parallelism=8"),
             "'heads' of size 12 does not divide over tensor 8",
         ),
+        (("plan_device=v5e", "plan_num_devices=1000000000"), "1,000,000,000 devices are too many"),
+        (("plan_device=v5e", "ici_data_parallelism=1000000"), "1,000,000 devices are too many"),
+        (("plan_device=v5e", "hbm_gib=nan"), "hbm_gib=nan (command line): must be a number"),
+        (("plan_device=v5e", "hbm_gib=-1"), "hbm_gib=-1 (command line): must be a number"),
         (("plan_device=v5e", "model_nam=x"), "model_name"),
         (("plan_device=v5e", "load_parameters_path=/nowhere"), "does not exist"),
         (("plan_device=v5e", "--picture", "/nowhere/a.svg"), "cannot be written"),
         (("plan_device=v5e", "--picture", "a.png"), "must end in .svg"),
+        (("plan_device=v5e", "--picture", "."), "must end in .svg"),
     ],
 )
 def test_bad_input_is_one_clear_error(capsys, argv: tuple[str, ...], words: str) -> None:
