@@ -84,8 +84,8 @@ test-slow: $(STAMP) ## Run the tests that start processes or train.
 
 .PHONY: test-vllm
 # Warnings of vLLM and of what it brings are theirs.
-test-vllm: $(VLLM)/.installed ## Run the tests of the real vLLM.
-	@$(VLLM)/bin/python -m pytest -q -W default tests/vllm
+test-vllm: $(VLLM)/.installed ## Run the tests of the real vLLM, and of what transformers computes.
+	@$(VLLM)/bin/python -m pytest -q -W default tests/vllm tests/parity/test_live.py
 
 .PHONY: lint
 lint: $(STAMP) ## Check format, style, types and import contracts.

@@ -25,6 +25,8 @@ from maxtext.parallel.layout import Layout
 from maxtext.types import DType
 
 _logger = logging.getLogger(__name__)
+# Seconds between lines that say how far compiling is.
+_TELL_EVERY = 5.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -193,10 +195,19 @@ class Engine:
         """Runs requests, by their ids, to their ends; see `requests.stream`."""
         return stream(self, numbers)
 
-    def warm_up(self) -> None:
-        """Compiles all that steps may need, so that none waits for it."""
-        for shape, mode in itertools.product(self._shapes.all(), MODES):
+    def warm_up(self, announce: Callable[[str], None] = lambda _: None) -> None:
+        """Compiles all that steps may need, so that none waits for it; says how far it is."""
+        programs = list(itertools.product(self._shapes.all(), MODES))
+        announce(f"compiling all {len(programs)} shapes of steps")
+        began = told = time.monotonic()
+        for done, (shape, mode) in enumerate(programs, start=1):
             self._run(shape, mode)
+            now = time.monotonic()
+            if now - told >= _TELL_EVERY:
+                told, left = now, (now - began) / done * (len(programs) - done)
+                announce(
+                    f"compiled {done} of {len(programs)} in {now - began:.0f} s, {left:.0f} s left"
+                )
 
     def _check(self, request: Request) -> None:
         request.check(vocab_size=self._step.vocab_size, max_length=self._limits.max_length)

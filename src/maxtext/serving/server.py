@@ -48,8 +48,7 @@ def load_service(config: Config, announce: Callable[[str], None]) -> Service:
         encoder = load_encoder(config, served.tokenizer)
     engine = load_engine(served)
     if config.serve.serve_warm_up:
-        announce("compiling all shapes of steps")
-        engine.warm_up()
+        engine.warm_up(announce)
     worker = Worker(engine, max_open=config.decode.max_num_seqs + config.serve.serve_max_waiting)
     return Service(
         model=model_name(config),

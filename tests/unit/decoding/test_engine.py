@@ -245,9 +245,16 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def test_nothing_is_compiled_after_warming_up(compilations: list[str]) -> None:
+def test_nothing_is_compiled_after_warming_up(
+    compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine, _ = tiny_engine("max_num_seqs=1", "max_num_batched_tokens=16", ONE_LAYER)
-    engine.warm_up()
+    monkeypatch.setattr("maxtext.decoding.engine._TELL_EVERY", 0.0)
+    said: list[str] = []
+    engine.warm_up(said.append)
+    assert said[0] == f"compiling all {len(engine.programs)} shapes of steps"
+    assert said[-1].startswith(f"compiled {len(engine.programs)} of {len(engine.programs)} in ")
+    assert said[-1].endswith(" s, 0 s left")
     warm, seconds = len(compilations), engine.stats.compile_seconds
     assert warm > 0
     prompt = prompts(20)[0]
