@@ -34,7 +34,6 @@ class _Live:
     running: Running
     text: TextStream
     seen: np.ndarray | None
-    num_new: int = 0
 
 
 @dataclasses.dataclass
@@ -275,7 +274,6 @@ class Engine:
             reason = "eos"
         else:
             sequence.tokens.append(token)
-            live.num_new += 1
             self.stats.new_tokens += 1
             self.stats.first_token_at = self.stats.first_token_at or time.perf_counter()
             tokens = (token,)
@@ -284,7 +282,7 @@ class Engine:
                 live.seen[token] = True
             if live.text.stopped:
                 reason = "stop"
-            elif live.num_new == sampling.max_new_tokens:
+            elif len(sequence.tokens) == len(sequence.request.tokens) + sampling.max_new_tokens:
                 reason = "length"
         if reason is not None:
             text += live.text.finish()

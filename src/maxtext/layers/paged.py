@@ -41,9 +41,7 @@ class PagedAttend:
     ) -> jax.Array:
         """Attention of rows [1, T, ...], which hold the tokens of all ranks."""
         layout = current_layout()
-        if layout is None:
-            out, self.cache = self.op(q[0], k[0], v[0], self.cache, self.ragged, pattern=pattern)
-            return out[None]
+        assert layout is not None, "the cache lies on a mesh: call within `use_layout`"
         copies = cached_heads(layout, k.shape[2]) // k.shape[2]
         k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
         heads = layout.spec((_TOKENS, "cache_heads", None), q.shape[1:])

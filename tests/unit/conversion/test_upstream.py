@@ -161,5 +161,5 @@ def test_the_model_is_given_on_the_command_line(
     )
     assert (tmp_path / "out" / "0" / "huggingface" / "tokenizer.json").is_file()
     assert reader.config["base_emb_dim"] == 36
-    assert convert.main([*words[:3], "model_name=qwen3-0.6b"]) == 2
+    assert convert.main(["from_maxtext", "upstream", "other", "model_name=qwen3-0.6b"]) == 2
     assert "upstream is not of this model" in capsys.readouterr().err
