@@ -55,10 +55,11 @@ def reshard(
     step = find_step(source)
     values = read_values(step, where=str(step))
     leaves = values.pop("checksums")["leaves"]
-    target = Path(os.path.expanduser(directory)).absolute() / step.name
+    folder = Path(os.path.expanduser(directory))
+    target = folder.absolute() / step.name
     if target.exists():
         raise CheckpointError(f"{target} is there already; name another folder")
-    for fault in folder_faults(Path(os.path.expanduser(directory))):
+    for fault in folder_faults(folder):
         raise CheckpointError(f"{directory}: {fault}; name a folder that can be written")
     arrays = {
         name: leaf for name, leaf in leaves.items() if not params_only or name.startswith(WEIGHTS)

@@ -119,12 +119,9 @@ def make_engine(served: Served, params: Model) -> Engine:
     )
     fusion = fusion_from_config(config.compute)
     with use_layout(served.layout):
-        params = serving_params(
+        params = engine_params(
             served.architecture, params, served.layout, dtype=dtype, fusion=fusion
         )
-        if served.layout.log is not None:
-            served.layout.log.weights(served.specs, params, layout=served.layout, apart=True)
-        params = as_read(served.architecture, params, served.layout, fusion=fusion)
         limits = make_limits(
             decode,
             served.architecture,
@@ -156,6 +153,20 @@ def abstract_params(model: Architecture, layout: Layout, *, dtype: DType) -> Mod
         decoder=Decoder(groups=groups, decoder_norm=decoder_norm, logits_dense=head),
     )
     return jax.tree.map(lambda one: one.update(dtype=dtype), whole)
+
+
+def engine_params(
+    model: Architecture, params: Model, layout: Layout, *, dtype: DType, fusion: Fusion
+) -> Model:
+    """Stored weights as an engine's steps take them, noted in the layout's log.
+
+    Those that are handed in are given up.
+    """
+    params = serving_params(model, params, layout, dtype=dtype, fusion=fusion)
+    if layout.log is not None:
+        # Before they are turned, so that names and shapes are those of the declared ones.
+        layout.log.weights(model_params(model), params, layout=layout, apart=True)
+    return as_read(model, params, layout, fusion=fusion)
 
 
 def serving_params(

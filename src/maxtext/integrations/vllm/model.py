@@ -14,7 +14,7 @@ from maxtext.config.errors import ConfigError, Problem
 from maxtext.config.load import load
 from maxtext.config.schema import Config
 from maxtext.conversion.hub import local_folder
-from maxtext.decoding.load import as_read, load_params, serving_params
+from maxtext.decoding.load import engine_params, load_params
 from maxtext.integrations.vllm.attend import attention_op
 from maxtext.integrations.vllm.layout import engine_layout
 from maxtext.integrations.vllm.sizes import require_same_model, require_sizes
@@ -213,8 +213,7 @@ def serving_weights(fixed: Fixed, stored: Model) -> Model:
     model, layout = fixed.architecture, fixed.layout
     fusion = fusion_from_config(fixed.config.compute)
     with use_layout(layout):
-        params = serving_params(model, stored, layout, dtype=fixed.dtype, fusion=fusion)
+        params = engine_params(model, stored, layout, dtype=fixed.dtype, fusion=fusion)
         if layout.log is not None:
-            layout.log.weights(fixed.specs, params, layout=layout, apart=True)
             layout.log.write()
-        return as_read(model, params, layout, fusion=fusion)
+    return params
